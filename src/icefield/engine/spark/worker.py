@@ -1,0 +1,319 @@
+"""The engine as a process of its own, for doors that must not run a JVM: ``python -m icefield.engine.spark.worker``.
+
+Listens on a Unix socket (mode 0600) and speaks ``frames``. One connection is one engine session and one thread. The
+socket is there before Spark is: who connects early waits. When Spark's JVM dies this process ends, too: whoever
+supervises it starts it again, and every request in flight ends with an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from icefield.engine.port import Cancelled, EngineFailed
+from icefield.engine.spark.errors import translate
+from icefield.engine.spark.frames import ConnectionEnded, FrameSocket, error_to_json
+from icefield.engine.spark.rows import Fetch, append
+from icefield.engine.spark.session import Binding, close_catalog, driver, new_session, start_spark
+from icefield.model.errors import BadRequest, IcefieldError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("icefield.engine")
+
+JVM_DIED = 70
+_CONF = {
+    # Adaptive execution keeps a thread, and by it the session, for ever; a fetch has nothing to adapt.
+    "spark.sql.adaptive.enabled": "false",
+    # The SQL door's names are PostgreSQL's: "A" and "a" are two columns.
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
+class Worker:
+    def __init__(self, server: str, root: SparkSession) -> None:
+        self._server = server
+        self._root = root
+        self._lock = threading.Lock()
+        self._running: dict[str, _Conversation] = {}
+
+    def serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return  # closed: the process ends
+            threading.Thread(target=self._converse, args=(sock,), name="icefield-engine", daemon=True).start()
+
+    def _converse(self, sock: socket.socket) -> None:
+        conversation = _Conversation(self, FrameSocket(sock))
+        try:
+            conversation.run()
+        except ConnectionEnded:
+            pass
+        except Exception:
+            log.exception("a conversation ended by an error of the engine worker's own")
+        finally:
+            conversation.end()
+
+    def bind(self, address: str, token: str | None) -> SparkSession:
+        return new_session(self._root, Binding(self._server, address, token))
+
+    def enter(self, conversation: _Conversation) -> None:
+        with self._lock:
+            self._running[conversation.id] = conversation
+
+    def leave(self, conversation: _Conversation) -> None:
+        with self._lock:
+            self._running.pop(conversation.id, None)
+
+    def cancel(self, session: str) -> bool:
+        with self._lock:
+            conversation = self._running.get(session)
+        return conversation.cancel() if conversation else False
+
+    def cancel_jobs(self, group: str) -> None:
+        self._root.sparkContext.cancelJobGroup(group)
+
+    def set_job_group(self, group: str) -> None:
+        # Interrupting a task's thread may close a file that another task reads through the same handle.
+        self._root.sparkContext.setJobGroup(group, "icefield engine request", interruptOnCancel=False)
+
+
+class _Conversation:
+    """One connection: a session, and its requests one after the other."""
+
+    def __init__(self, worker: Worker, frames: FrameSocket) -> None:
+        self.id = uuid.uuid4().hex
+        self._worker = worker
+        self._frames = frames
+        self._session: SparkSession | None = None
+        self._lock = threading.Lock()
+        self._job: str | None = None
+        self._cancelled = False
+
+    def run(self) -> None:
+        while True:
+            header, _ = self._frames.receive()
+            op = header.get("op")
+            if op == "close":
+                self._frames.send({"ok": {}})
+                return
+            verb = _VERBS.get(str(op))
+            try:
+                if verb is None:
+                    raise BadRequest(f"the engine has no operation {op!r}", field="op")
+                self._begin()
+                try:
+                    answer = verb(self, header)
+                finally:
+                    self._finish()
+            except ConnectionEnded:
+                raise
+            except BaseException as error:
+                known = Cancelled("the request was cancelled") if self._cancelled else translate(error)
+                if type(known) is EngineFailed:
+                    log.warning("request %s failed: %s", op, known.message)
+                self._frames.send({"error": error_to_json(known)})
+            else:
+                self._frames.send({"ok": answer})
+
+    def _begin(self) -> None:
+        with self._lock:
+            self._job = f"icefield-{uuid.uuid4().hex}"
+            self._cancelled = False
+        self._worker.set_job_group(self._job)
+
+    def _finish(self) -> None:
+        with self._lock:
+            self._job = None
+
+    def cancel(self) -> bool:
+        with self._lock:
+            if self._job is None:
+                return False
+            self._cancelled = True
+            self._worker.cancel_jobs(self._job)
+            return True
+
+    def end(self) -> None:
+        self._worker.leave(self)
+        self._frames.close()
+        session, self._session = self._session, None
+        if session is not None:
+            close_catalog(session)
+
+    # Verbs
+
+    def _open(self, header: Mapping[str, Any]) -> dict[str, Any]:
+        if self._session is not None:
+            raise BadRequest("this connection has opened its session already", field="op")
+        address = header.get("address")
+        if not isinstance(address, str) or not address:
+            raise BadRequest("address must be the address of a session, as lake@~id", field="address")
+        self._session = self._worker.bind(address, header.get("token"))
+        self._worker.enter(self)
+        return {"session": self.id}
+
+    def _fetch(self, header: Mapping[str, Any]) -> dict[str, Any]:
+        stream = Fetch(
+            self._opened(), header["namespace"], header["name"], header.get("columns"), header.get("max-rows")
+        )
+        self._frames.send({"schema": True}, stream.schema.serialize())
+        for count, message in stream:
+            if self._cancelled:
+                raise Cancelled("the request was cancelled")
+            self._frames.send({"rows": count}, message)
+        return {"rows": stream.rows}
+
+    def _append(self, header: Mapping[str, Any]) -> dict[str, Any]:
+        import pyarrow as pa
+
+        incoming = _Incoming(self._frames)
+        try:
+            schema = pa.ipc.read_schema(pa.py_buffer(incoming.schema()))
+            return {
+                "rows": append(
+                    self._opened(), header["namespace"], header["name"], schema, incoming.batches(schema, self)
+                )
+            }
+        finally:
+            incoming.drain()
+
+    def _ping(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        self._worker._root.sparkContext.statusTracker().getActiveJobsIds()
+        return {"pid": os.getpid()}
+
+    def _cancel(self, header: Mapping[str, Any]) -> dict[str, Any]:
+        return {"found": self._worker.cancel(str(header.get("session")))}
+
+    def _opened(self) -> SparkSession:
+        if self._session is None:
+            raise BadRequest("open a session first", field="op")
+        return self._session
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+
+_VERBS = {
+    "open": _Conversation._open,
+    "fetch": _Conversation._fetch,
+    "append": _Conversation._append,
+    "ping": _Conversation._ping,
+    "cancel": _Conversation._cancel,
+}
+
+
+class _Incoming:
+    """The rows of an append. Whatever becomes of it, all of its frames are taken off the connection."""
+
+    def __init__(self, frames: FrameSocket) -> None:
+        self._frames = frames
+        self._over = False
+
+    def schema(self) -> bytes:
+        return self._next()[1]
+
+    def batches(self, schema: pa.Schema, conversation: _Conversation) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        while True:
+            header, body = self._next()
+            if conversation.cancelled or "abort" in header:
+                raise Cancelled("the append was cancelled")
+            if self._over:
+                return
+            yield pa.ipc.read_record_batch(pa.py_buffer(body), schema)
+
+    def drain(self) -> None:
+        while not self._over:
+            self._next()
+
+    def _next(self) -> tuple[dict[str, Any], bytes]:
+        header, body = self._frames.receive()
+        self._over = "end" in header or "abort" in header
+        return header, body
+
+
+def _listen(path: Path) -> socket.socket:
+    with suppress(FileNotFoundError):
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    old = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(old)
+    listener.listen(64)
+    return listener
+
+
+def _end_with_jvm() -> None:
+    jvm = driver()
+    if jvm is not None:
+        jvm.process.wait()
+        log.error("Spark's JVM ended with status %s", jvm.process.returncode)
+    os._exit(JVM_DIED)
+
+
+def _end_with_stdin() -> None:
+    with suppress(OSError):
+        while sys.stdin.buffer.read(4096):
+            pass
+    os._exit(0)  # the JVM ends by itself: our end of its standard input closes with us
+
+
+def _warm_up(root: SparkSession) -> None:
+    """The first query of a JVM takes seconds: let nobody wait for it."""
+    with suppress(Exception):
+        root.range(3).selectExpr("id", "cast(id as string)")._jdf.collectToPython()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="icefield.engine.spark.worker", description="Spark for the SQL door")
+    parser.add_argument("--socket", required=True, type=Path, help="the Unix socket to listen on")
+    parser.add_argument("--server", required=True, help="the server's address, as http://127.0.0.1:8181")
+    parser.add_argument("--watch-stdin", action="store_true", help="end when standard input closes")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+
+    listener = _listen(options.socket)
+    if options.watch_stdin:
+        threading.Thread(target=_end_with_stdin, name="icefield-parent", daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    try:
+        root = start_spark("icefield engine", _CONF)
+    except IcefieldError as error:
+        log.error("Spark did not start: %s", error.message)
+        return 1
+    threading.Thread(target=_end_with_jvm, name="icefield-jvm", daemon=True).start()
+    threading.Thread(target=_warm_up, args=(root,), name="icefield-warm-up", daemon=True).start()
+    log.info("engine ready at %s", options.socket)
+    try:
+        Worker(options.server, root).serve(listener)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""Landing: a verb's steps become one commit on a branch, in one move of its head, or nothing happens at all.
+
+The loop: read the head, run the verb on it, write its files and sync them (nothing is visible yet), then one store
+transaction moves the head by compare-and-set and records all that goes with it. Losing that race to somebody else's
+commit is nobody's conflict: the verb runs again on the newer head and decides there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from icefield.graph.graph import HeadMoved
+from icefield.model.errors import ReadOnly, Unavailable
+from icefield.store.port import StoreReader, StoreWriter
+from icefield.store.records import CommitRecord, DeletionRecord, LandedRecord, RepoRecord
+from icefield.transaction import ranges
+from icefield.transaction.changes import entries_after, key_name
+from icefield.transaction.core import Core
+from icefield.transaction.metadata_files import encode
+from icefield.transaction.ranges import Scope
+from icefield.transaction.served import Overlaid
+from icefield.transaction.steps import Standing, Step, Verb
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 100
+"""Every attempt lost means another commit landed, so the line moves; this only stops a loop gone wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    commit: CommitRecord
+    steps: Sequence[Step]
+
+
+Also = Callable[[StoreWriter, CommitRecord], None]
+
+
+def land(
+    core: Core,
+    repo: str,
+    branch: str,
+    verb: Verb,
+    *,
+    overlaid: Overlaid,
+    message: str,
+    principal: str,
+    details: dict[str, Any] | None = None,
+    strict: bool = False,
+    seen: Callable[[str], int | None] | None = None,
+    merged: CommitRecord | None = None,
+    also: Also | None = None,
+) -> Landed:
+    with core.tickets.hold(repo, branch):
+        for _ in range(ATTEMPTS):
+            with core.store.read() as reader:
+                resolved = core.graph.resolve(reader, repo, branch)
+                if resolved.kind != "branch" or resolved.ref_record is None:
+                    raise ReadOnly(f"{branch} is a {resolved.kind}: it does not change; write to a branch")
+                ref = resolved.ref_record
+                tree = core.graph.tree(resolved.commit)
+                standing = Standing(
+                    view=tree,
+                    reader=reader,
+                    repo=repo,
+                    scope=Scope(ref.id),
+                    overlaid=overlaid,
+                    posted=_posted(reader, ref.id),
+                    strict=strict,
+                    seen=seen,
+                )
+                steps = [step for step in verb(standing) if not step.answered]
+            if not steps and also is None:
+                return Landed(resolved.commit, ())
+            core.volume.write_new({location: content for step in steps for location, content in step.files.items()})
+            edit = tree.edit(entries_after(step.change for step in steps)) if steps else None
+            try:
+                with core.store.write() as writer:
+                    commit = resolved.commit
+                    if edit is not None or merged is not None:
+                        commit, _ = core.graph.publish(
+                            writer,
+                            ref,
+                            edit,
+                            message=message,
+                            principal=principal,
+                            details={**(details or {}), "entries": summary(steps)},
+                            merged=merged,
+                        )
+                    settle(core, writer, ref.id, commit, steps)
+                    if also is not None:
+                        also(writer, commit)
+            except HeadMoved:
+                _abandon(core, steps)
+                continue
+            _remember(core, steps)
+            return Landed(commit, steps)
+    raise Unavailable(f"branch {branch} of repo {repo} moves too fast: nothing was changed; ask again")
+
+
+def settle(core: Core, writer: StoreWriter, ref_id: str, commit: CommitRecord, steps: Sequence[Step]) -> None:
+    """What must be recorded in the very store transaction that moves the head."""
+    for step in steps:
+        words = step.change.words
+        if words is not None:
+            for snapshot_id, digest in words.digests.items():
+                writer.put(LandedRecord(words.entry, ref_id, int(snapshot_id), digest, commit.seq))
+        for entry, metadata in step.metadata.items():
+            ranges.renew(writer, entry, Scope(ref_id), metadata)
+        enqueue(core, writer, step.change.superseded, "replaced by a rebase")
+
+
+def enqueue(core: Core, writer: StoreWriter, locations: Sequence[str], reason: str) -> None:
+    """Puts files into the deletion queue. Nothing leaves the volume before the reader grace has passed."""
+    now = core.clock.now_ms()
+    for location in locations:
+        if writer.get(DeletionRecord, location) is None:
+            writer.put(DeletionRecord(location, reason, now, now + core.reader_grace_ms))
+
+
+def summary(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    """The lines that ``log`` shows for a commit: one per entry, the last word wins."""
+    lines: dict[str, dict[str, Any]] = {}
+    for step in steps:
+        for key, entry in step.change.entries.items():
+            if step.change.operation == "rename" and entry is None:
+                continue
+            lines[key_name(key)] = {"name": key_name(key), "change": step.change.operation}
+    return list(lines.values())
+
+
+def refuses_client_gc(repo: RepoRecord) -> bool:
+    return '"client-gc":"allow"' not in repo.properties.replace(" ", "")
+
+
+def _posted(reader: StoreReader, ref_id: str) -> Callable[[str, int], str | None]:
+    def posted(entry: str, snapshot_id: int) -> str | None:
+        record = reader.get(LandedRecord, entry, ref_id, snapshot_id)
+        return record.digest if record is not None else None
+
+    return posted
+
+
+def _remember(core: Core, steps: Sequence[Step]) -> None:
+    for step in steps:
+        for entry in step.change.entries.values():
+            if entry is not None and entry.metadata_location is not None and entry.id in step.metadata:
+                metadata = step.metadata[entry.id]
+                content = step.files.get(entry.metadata_location)
+                core.metadata.remember(
+                    entry.metadata_location, metadata, len(content) if content is not None else len(encode(metadata))
+                )
+
+
+def _abandon(core: Core, steps: Sequence[Step]) -> None:
+    """The race was lost: files of this attempt are ours alone and no commit will ever reach them."""
+    locations = [location for step in steps for location in step.files]
+    if locations:
+        with core.store.write() as writer:
+            enqueue(core, writer, locations, "attempt that lost the race for the head")

@@ -1,0 +1,213 @@
+"""A client's commit to one existing table: updates and requirements in, a step out, or a conflict.
+
+In order: the retry law (is this snapshot part of the ref already?), requirements against what was served, updates on the
+head's metadata; and where the only thing that failed is that somebody else committed first, the rebase.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from icefield.iceberg.metadata import (
+    FailedRequirement,
+    StaleSnapshot,
+    apply_updates,
+    failed_requirements,
+    new_field_ids,
+    new_partition_field_ids,
+    with_metadata_log,
+)
+from icefield.iceberg.rebase import rebase_table
+from icefield.model.conflicts import Conflict
+from icefield.model.entries import Entry, EntryKind
+from icefield.model.errors import CommitConflict, NoSuchTable
+from icefield.model.names import Identifier
+from icefield.transaction import ranges
+from icefield.transaction.changes import Change, TableWords
+from icefield.transaction.core import Core
+from icefield.transaction.metadata_files import encode
+from icefield.transaction.ranges import FIELDS, PARTITION_FIELDS, ROWS, Positions
+from icefield.transaction.served import metadata_folder, transaction_folder
+from icefield.transaction.steps import Standing, Step
+
+Updates = list[dict[str, Any]]
+
+
+def commit_table(
+    core: Core, at: Standing, identifier: Identifier, updates: Updates, requirements: Updates
+) -> Step:
+    entry = at.view.get(identifier)
+    if entry is None or entry.kind is not EntryKind.TABLE or entry.metadata_location is None:
+        raise NoSuchTable(f"Table does not exist: {identifier}")
+    head = core.metadata.load(entry.metadata_location)
+    updates = at.overlaid.take_out(updates, head.get("properties") or {}, head["location"])
+    digests = snapshot_digests(updates)
+    if _landed_already(at, identifier, entry, digests):
+        return Step(Change("change", {}), answered=True)
+    where = _positions(core, at, entry, head)
+    applied, rewritten, files, superseded = _apply(core, at, identifier, entry, head, updates, requirements, where)
+    _check_ids(identifier, head, applied, where)
+    location = fresh_metadata_location(core, at, head)
+    if at.scope.transaction is None:
+        applied = with_metadata_log(applied, previous_location=entry.metadata_location, previous=head)
+    content = encode(applied)
+    after = Entry(entry.id, entry.kind, location, entry.location)
+    words = TableWords(entry.id, rewritten, requirements, at.strict, tuple(sorted(files)), digests)
+    return Step(
+        Change("change", {identifier: after}, words, tuple(superseded)),
+        {**files, location: content},
+        {entry.id: applied},
+    )
+
+
+def snapshot_digests(updates: Updates) -> dict[str, str]:
+    """Snapshot id -> digest of the snapshot as posted."""
+    found: dict[str, str] = {}
+    for update in updates:
+        snapshot = update.get("snapshot") if update.get("action") == "add-snapshot" else None
+        if isinstance(snapshot, dict) and type(snapshot.get("snapshot-id")) is int:
+            canonical = msgspec.json.encode(snapshot, order="deterministic")
+            found[str(snapshot["snapshot-id"])] = hashlib.sha256(canonical).hexdigest()
+    return found
+
+
+def fresh_metadata_location(core: Core, at: Standing, metadata: dict[str, Any]) -> str:
+    """A name no metadata file ever had; inside a transaction below its own folder."""
+    folder = metadata_folder(metadata.get("properties") or {}, metadata["location"])
+    if at.scope.transaction is not None:
+        folder = f"{folder}/{transaction_folder(at.scope.transaction)}"
+    number = len(metadata.get("metadata-log") or ()) + 1
+    return f"{folder}/{number:05d}-{core.randomness.uuid()}.metadata.json"
+
+
+def _landed_already(at: Standing, identifier: Identifier, entry: Entry, digests: Mapping[str, str]) -> bool:
+    known = {snapshot: at.posted(entry.id, int(snapshot)) for snapshot in digests}
+    if not known or all(digest is None for digest in known.values()):
+        return False
+    for snapshot, digest in known.items():
+        if digest != digests[snapshot]:
+            raise _conflict(
+                identifier,
+                "snapshot-id-taken",
+                f"snapshot {snapshot} has landed on table {identifier} with other content; "
+                "a snapshot id never names two things: commit with a new one",
+            )
+    return True
+
+
+def _positions(core: Core, at: Standing, entry: Entry, head: dict[str, Any]) -> Positions:
+    found = ranges.positions(at.reader, entry.id, at.scope, head)
+    if found is None:
+        # Only the first visit of a (table, ref) writes. It is a store transaction of its own: a range handed out for
+        # a commit that then fails is only a range that nobody used.
+        with core.store.write() as writer:
+            found = ranges.ensure(writer, entry.id, at.scope, head)
+    return found
+
+
+def _apply(
+    core: Core,
+    at: Standing,
+    identifier: Identifier,
+    entry: Entry,
+    head: dict[str, Any],
+    updates: Updates,
+    requirements: Updates,
+    where: Positions,
+) -> tuple[dict[str, Any], Updates, Mapping[str, bytes], list[str]]:
+    now = core.clock.now_ms()
+    failed = failed_requirements(where.raised(head), requirements)
+    stale = [f for f in failed if f.type == "assert-ref-snapshot-id"]
+    if len(stale) != len(failed):
+        others = [f for f in failed if f.type != "assert-ref-snapshot-id"]
+        raise CommitConflict(
+            f"table {identifier}: {others[0].message}",
+            [Conflict(str(identifier), "requirement-failed", f.message, _text(f.expected), _text(f.actual)) for f in failed],
+        )
+    if at.strict and at.seen is not None:
+        _check_strict(at, identifier, entry, head)
+    if not stale and not _row_ids_taken(head, updates, where):
+        try:
+            return apply_updates(head, updates, now_ms=now), updates, {}, []
+        except StaleSnapshot:
+            pass  # another snapshot ref of the table moved, or counters were raised: restamp
+    outcome = rebase_table(
+        head,
+        head,
+        updates,
+        stale,
+        read=core.metadata.read_manifest,
+        fresh_location=_fresh_manifest(core, at, head),
+        next_row_id=where.next.get(ROWS, 0),
+        now_ms=now,
+        table=f"table {identifier}",
+        strict=at.strict,
+    )
+    if isinstance(outcome, Conflict):
+        raise CommitConflict(outcome.message, [outcome])
+    return apply_updates(head, outcome.updates, now_ms=now), outcome.updates, outcome.new_files, list(outcome.superseded)
+
+
+def _check_strict(at: Standing, identifier: Identifier, entry: Entry, head: dict[str, Any]) -> None:
+    assert at.seen is not None
+    seen, current = at.seen(entry.id), head.get("current-snapshot-id")
+    if seen != (None if current == -1 else current):
+        raise _conflict(
+            identifier,
+            "moved-under-a-strict-write",
+            f"table {identifier} moved from snapshot {seen} to {current} while a statement whose result depends on its "
+            "rows was running; run the statement again",
+            ours=_text(current),
+            theirs=_text(seen),
+        )
+
+
+def _row_ids_taken(head: dict[str, Any], updates: Updates, where: Positions) -> bool:
+    """Row ids below the ref's position belong to somebody else, even where the file's own counter is lower."""
+    if head["format-version"] < 3 or ROWS not in where.next:
+        return False
+    for update in updates:
+        if update.get("action") == "add-snapshot" and isinstance(update.get("snapshot"), dict):
+            first = update["snapshot"].get("first-row-id")
+            added = update["snapshot"].get("added-rows") or 0
+            if type(first) is not int or type(added) is not int:
+                return False  # apply_updates names what is wrong with it
+            return first < where.next[ROWS] or first + added > where.high[ROWS]
+    return False
+
+
+def _check_ids(identifier: Identifier, head: dict[str, Any], applied: dict[str, Any], where: Positions) -> None:
+    for kind, taken, word in (
+        (FIELDS, new_field_ids(head, applied), "field"),
+        (PARTITION_FIELDS, new_partition_field_ids(head, applied), "partition field"),
+    ):
+        wrong = [i for i in taken if not where.next[kind] <= i < where.high[kind]]
+        if wrong:
+            raise _conflict(
+                identifier,
+                "ids-taken",
+                f"table {identifier}: {word} id {wrong[0]} does not belong to this ref (its next is {where.next[kind]}): "
+                "the table was loaded before it changed, or from another ref; load it again",
+            )
+
+
+def _fresh_manifest(core: Core, at: Standing, head: dict[str, Any]) -> Any:
+    folder = metadata_folder(head.get("properties") or {}, head["location"])
+    if at.scope.transaction is not None:
+        folder = f"{folder}/{transaction_folder(at.scope.transaction)}"
+    return lambda beginning: f"{folder}/{beginning}-{core.randomness.uuid()}.avro"
+
+
+def _conflict(identifier: Identifier, reason: str, message: str, ours: str | None = None, theirs: str | None = None) -> CommitConflict:
+    return CommitConflict(message, [Conflict(str(identifier), reason, message, ours, theirs)])
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+__all__ = ["FailedRequirement", "commit_table", "fresh_metadata_location", "snapshot_digests"]
