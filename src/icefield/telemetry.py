@@ -75,7 +75,9 @@ def configure(level: str, log_format: str, stream: TextIO | None = None) -> None
     for old in list(root.handlers):
         root.removeHandler(old)
     root.addHandler(handler)
-    root.setLevel(level.upper())
+    # Other people's libraries tell much at info that is of no use to whoever runs a lake.
+    root.setLevel(level.upper() if level == "error" else logging.WARNING)
+    logging.getLogger("icefield").setLevel(level.upper())
 
 
 class JsonFormatter(logging.Formatter):

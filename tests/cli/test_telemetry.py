@@ -26,6 +26,7 @@ def logging_as_it_was() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+    logging.getLogger("icefield").setLevel(logging.NOTSET)
 
 
 def logged(log_format: str) -> io.StringIO:
@@ -74,6 +75,7 @@ def test_levels_below_the_chosen_one_are_silent() -> None:
     stream = logged("text")
     log.debug("quiet")
     log.warning("loud")
+    logging.getLogger("alembic").info("quiet too")
     assert "loud" in stream.getvalue()
     assert "quiet" not in stream.getvalue()
 

@@ -9,7 +9,7 @@ from icefield.store.kinds import shape_of
 from icefield.store.records import CommitRecord, RefRecord, SessionRecord
 
 
-def ref(name: str = "main", head: int = 1, **other: Any) -> RefRecord:
+def ref(name: Any = "main", head: Any = 1, **other: Any) -> RefRecord:
     values: dict[str, Any] = {"repo": "lake", "kind": "branch", "id": "r1", "created_ms": 5} | other
     return RefRecord(name=name, head=head, **values)
 
@@ -31,7 +31,8 @@ def commit(seq: int, **other: Any) -> CommitRecord:
 
 
 def session(session_id: str, **other: Any) -> SessionRecord:
-    return filled(SessionRecord, id=session_id, **other)
+    record: SessionRecord = filled(SessionRecord, id=session_id, **other)
+    return record
 
 
 def filled(kind: type[Any], **values: Any) -> Any:

@@ -264,7 +264,7 @@ def test_questions_that_make_no_sense_are_refused(store: Store) -> None:
     with store.write() as writer:
         for question in ({"nam": 1}, {"order_by": "nam"}, {"at_most": ("nam", 1)}):
             with pytest.raises(TypeError, match="nam"):
-                writer.find(RefRecord, **question)  # type: ignore[arg-type]
+                writer.find(RefRecord, **question)
         with pytest.raises(ValueError, match="negative"):
             writer.find(RefRecord, limit=-1)
         with pytest.raises(ValueError, match="at_most"):

@@ -224,7 +224,7 @@ def test_a_full_disk_is_unavailable_and_undoes_the_transaction(tmp_path: Path) -
 
 def test_errors_of_the_caller_stay_theirs(tmp_path: Path) -> None:
     store = open_sqlite(tmp_path / "store.db")
-    with pytest.raises(KeyError, match="mine"), store.write() as writer:
+    with pytest.raises(KeyError, match="mine"), store.write() as writer:  # noqa: PT012
         writer.put(ref())
         raise KeyError("mine")
     with pytest.raises(KeyError, match="mine"), store.read():
@@ -241,7 +241,7 @@ def test_no_sqlite_of_its_own_outside_one_file() -> None:
     from icefield.store.sql.queries import Queries, Question
 
     class Postgresql:
-        sqlalchemy = postgresql.dialect(paramstyle="format")
+        sqlalchemy: sa.Dialect = postgresql.dialect(paramstyle="format")  # type: ignore[no-untyped-call]
 
         def insert(self, table: sa.Table) -> postgresql.Insert:
             return postgresql.insert(table)

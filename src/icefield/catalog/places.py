@@ -58,9 +58,9 @@ class Place:
             metadata = where.raised(metadata)
         return self.overlaid.lay_over(metadata)
 
-    def config(self, entry: str) -> dict[str, str]:
+    def config(self, entry: str, location: str) -> dict[str, str]:
         """What goes with a table load besides the metadata."""
-        config = self.overlaid.config()
+        config = self.overlaid.config(location)
         if self.session is not None:
             if self.token is not None:
                 flying = self.token.statements

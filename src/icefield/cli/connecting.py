@@ -85,6 +85,13 @@ def psql_command(port: int, repo: str, ref: str | None) -> list[str]:
     return [str(find_psql()), "--host", "127.0.0.1", "--port", str(port), "--dbname", database(repo, ref)]
 
 
+def require(*modules: str, extras: str, verb: str) -> None:
+    """Refuse with what to install, where an extra of the package is missing."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise NotSupported(f"{verb} needs {', '.join(missing)}: install icefield[{extras}]")
+
+
 def find_psql() -> Path:
     """The psql in the [sql] extra's PostgreSQL, else on the PATH."""
     # The package is found without being imported: importing it starts looking for folders and warns.
@@ -114,8 +121,7 @@ def spark_conf(place: locate.Place, ref: str | None) -> dict[str, str]:
 
 
 def _start_shell(place: locate.Place, ref: str | None) -> None:
-    if importlib.util.find_spec("pyspark") is None:
-        raise NotSupported("PySpark is not installed: install icefield[spark]")
+    require("pyspark", extras="spark", verb="icefield connect spark --shell")
     lines = (
         "import icefield.client.connect",
         f"lake = icefield.client.connect.connect({place.url!r}, repo={place.repo!r}, branch={ref!r})",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version as installed_version
 from typing import Annotated, NoReturn
 
 import typer
 
+from icefield import __version__
 from icefield.cli import connecting, output, serving, versioning
 from icefield.model.errors import IcefieldError
 
@@ -29,7 +29,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        output.console.print(f"icefield {installed_version('icefield')}")
+        output.console.print(f"icefield {__version__}")
         raise typer.Exit
 
 

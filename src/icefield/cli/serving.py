@@ -33,6 +33,9 @@ def serve(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     json: Json = False,
+    until_idle: Annotated[
+        float | None, typer.Option("--until-idle", metavar="SECONDS", hidden=True, help="Stop when unused for so long.")
+    ] = None,
     leashed: Leashed = False,
 ) -> None:
     """Run the server (catalog, transactions, branches) in the foreground, without Spark and PostgreSQL."""
@@ -51,7 +54,7 @@ def serve(
         leash.stop_with_standard_input()
     from icefield.app import serve as run  # the other verbs need no server code
 
-    run(chosen)
+    run(chosen, until_idle_s=until_idle)
 
 
 def up(

@@ -1,7 +1,7 @@
 """``icefield up``: server, engine worker and SQL door as supervised child processes.
 
-The server is found ready by the file it writes into the data folder; the other two print a ready line. The ports that
-were picked for port 0 are kept over restarts, so that everybody finds a restarted part where it was.
+Each prints a ready line with where it is. A port that was picked for port 0 is kept over restarts, so that everybody
+finds a restarted part where it was.
 """
 
 from __future__ import annotations
@@ -74,7 +74,6 @@ class Stack:
             Part(
                 SERVER,
                 self._server_command,
-                probe=lambda pid: running_server(settings, pid),
                 ready_within_s=_SERVER_READY_S,
                 environment={"ICEFIELD_LEASE_MS": str(settings.lease_ms)},
             ),
@@ -128,15 +127,6 @@ class Stack:
         url, port = str(ready[SERVER]["url"]), str(self._ports[DOOR])
         command = python("icefield.sql.door", "--port", port, "--server", url)
         return [*command, "--engine-socket", str(self._engine_socket), "--data", str(self._settings.data)]
-
-
-def running_server(settings: Settings, pid: int) -> Ready | None:
-    """What the server with this process id wrote about itself, once it listens."""
-    try:
-        found = json.loads(settings.server_file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and found.get("pid") == pid and found.get("url") else None
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:

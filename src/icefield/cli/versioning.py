@@ -198,7 +198,7 @@ def merge(
     if message is not None:
         body["message"] = message
     # The id makes it safe to ask again when an answer is lost: the first outcome is answered.
-    outcome = api.post("merge", body, again=True)
+    outcome = api.post_once("merge", body)
     would = "would be " if dry_run else ""
     sentence = {
         "nothing-to-do": f"{target} already has all of {from_ref}",

@@ -246,7 +246,8 @@ class _Builder:
         position = 0
         for (place, mine), child in zip(parts, touched, strict=True):
             pieces.extend(zip(node.keys[position:place], node.children[position:place], strict=True))
-            pieces.extend(self._edit(node.children[place], child, node.keys[place], mine))
+            # What lies before keys[0] is in child 0 too: its range begins where this node's does.
+            pieces.extend(self._edit(node.children[place], child, node.keys[place] if place else low, mine))
             position = place + 1
         pieces.extend(zip(node.keys[position:], node.children[position:], strict=True))
         if [reference for _, reference in pieces] == node.children:

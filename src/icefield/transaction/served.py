@@ -44,8 +44,10 @@ class Overlaid:
         own = metadata.get("properties") or {}
         return {**metadata, "properties": {**own, **self.properties(own, metadata["location"])}}
 
-    def config(self) -> dict[str, str]:
-        return {"s3.delete-enabled": "false"} if self.refuse_client_gc else {}
+    def config(self, location: str) -> dict[str, str]:
+        # Only where it means something: DuckDB takes any s3 setting for vended credentials, and asks for a region.
+        on_s3 = location.startswith(("s3:", "s3a:"))
+        return {"s3.delete-enabled": "false"} if self.refuse_client_gc and on_s3 else {}
 
     def take_out(
         self, updates: list[dict[str, Any]], own: Mapping[str, str], location: str

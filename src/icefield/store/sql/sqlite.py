@@ -94,8 +94,8 @@ def open_sqlite(path: Path) -> SqlStore:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         _prepare(database, path)
-    except sqlite3.DatabaseError as error:
-        if _code(error) in _BUSY:
+    except (sqlite3.DatabaseError, sa.exc.DBAPIError) as error:
+        if _code(getattr(error, "orig", error)) in _BUSY:
             raise Unavailable(f"{path} is in use by another process; nothing was changed") from error
         raise BadRequest(f"{path} cannot be opened as a store: {error}", field="data") from error
     return SqlStore(database)
@@ -132,7 +132,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _code(error: sqlite3.Error) -> int | None:
+def _code(error: BaseException | None) -> int | None:
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 

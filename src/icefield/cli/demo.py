@@ -1,0 +1,269 @@
+"""``icefield demo``: the tour. Everything in it is real: the stack that ``up`` starts, the SDK, a psycopg connection.
+
+A pipeline loads two tables in one transaction on a branch, goes back to a savepoint when a batch turns out to be bad,
+commits and merges. A PostgreSQL client that stays connected to main sees first nothing and then everything; after each
+act the tour checks what both sides see, and fails if it is not so.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.text import Text
+
+from icefield.cli import output
+from icefield.cli.connecting import require
+from icefield.cli.stack import Doors, StackProcess
+from icefield.model.errors import BadRequest, IcefieldError
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from icefield.client.lake import Lake
+
+DEFAULT_DATA = Path("demo-data")
+BRANCH = "nightly"
+CUSTOMERS, ORDERS, BAD_ORDERS = 200, 5_000, 300
+
+_MARKER = ".icefield-demo"
+_PARTS = {"server": "the server", "spark": "Spark", "sql": "the PostgreSQL door"}
+_COUNTS = "SELECT (SELECT count(*) FROM sales.customers), (SELECT count(*) FROM sales.orders)"
+_REPORT = """
+SELECT c.country, count(*) AS orders, sum(o.amount) AS revenue
+FROM sales.orders o JOIN sales.customers c ON c.id = o.customer
+GROUP BY c.country ORDER BY revenue DESC
+"""
+
+
+def run(data: Path | None, *, keep: bool, as_json: bool) -> int:
+    require("pyspark", "psycopg", extras="spark,sql", verb="icefield demo")
+    folder = _fresh_folder(data or DEFAULT_DATA)
+    return Tour(folder, Stage(as_json=as_json)).run(keep=keep)
+
+
+class TourFailed(IcefieldError):
+    """Somebody saw what they should not have seen."""
+
+    kind = "TourFailedException"
+
+
+class Stage:
+    """What the audience sees: a step with its check mark and seconds, and what each side sees in between."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._begun = time.monotonic()
+
+    def act(self, title: str) -> None:
+        if not self._as_json:
+            output.console.print(Text(f"\n{title}", style="bold"))
+
+    @contextmanager
+    def step(self, text: str) -> Iterator[dict[str, Any]]:
+        """Inside, what is put under ``then`` is said behind the step."""
+        told: dict[str, Any] = {}
+        begun = time.monotonic()
+        if self._as_json:
+            yield told
+            seconds = round(time.monotonic() - begun, 2)
+            output.print_json({"step": text, "seconds": seconds, **told})
+            return
+        with output.console.status(output.plain(f"{text} …")):
+            yield told
+        then = f"  {told['then']}" if "then" in told else ""
+        line = Text.assemble(("  ✓ ", "green"), output.plain(text), (then, "cyan"))
+        line.append(f"  {time.monotonic() - begun:.1f} s", style="dim")
+        output.console.print(line)
+
+    def show(self, view: RenderableType, **facts: Any) -> None:
+        if self._as_json:
+            output.print_json({"seen": facts})
+        else:
+            output.console.print(Padding(view, (0, 0, 0, 4)))
+
+    def ready(self, event: dict[str, Any]) -> None:
+        if self._as_json:
+            output.print_json({"part": event["part"], **event})
+        elif event["event"] == "ready":
+            line = Text.assemble(("  ✓ ", "green"), f"{_PARTS[event['part']]} is ready")
+            output.console.print(line.append(f"  {event['seconds']:.1f} s", style="dim"))
+
+    def end(self, view: RenderableType, **facts: Any) -> None:
+        seconds = time.monotonic() - self._begun
+        if self._as_json:
+            output.print_json({"done": True, "seconds": round(seconds, 1), **facts})
+        else:
+            output.console.print()
+            title = f"that was Icefield, in {seconds:.0f} s"
+            output.console.print(Panel(view, title=title, title_align="left", border_style="cyan", padding=(1, 2)))
+
+
+class Tour:
+    def __init__(self, data: Path, stage: Stage) -> None:
+        self._data = data
+        self._stage = stage
+
+    def run(self, *, keep: bool) -> int:
+        import psycopg
+
+        import icefield
+
+        stage = self._stage
+        with ExitStack() as closing:
+            stage.act("Start: one server, a PostgreSQL door and Spark behind it")
+            up = closing.enter_context(StackProcess(self._data))
+            with stage.step("icefield up"):
+                doors = up.wait_until_up(stage.ready)
+            with stage.step("a PySpark session, bound to the lake"):
+                lake: Lake = icefield.connect(doors.server, repo=doors.repo)
+                closing.callback(lake.close)
+            with stage.step("a PostgreSQL client, connected to main"):
+                line = f"host=127.0.0.1 port={doors.sql_port} dbname={doors.repo}"
+                watcher = closing.enter_context(psycopg.connect(line, autocommit=True))
+            self._prepare(lake, watcher)
+            self._load(lake, watcher)
+            self._publish(lake, watcher)
+            self._farewell(doors, keep=keep)
+            if keep:
+                _wait_for_ctrl_c()
+        return 0
+
+    def _prepare(self, lake: Lake, watcher: psycopg.Connection[Any]) -> None:
+        self._stage.act("Two empty tables on main, made in SQL")
+        with self._stage.step("CREATE ICEBERG TABLE sales.customers, sales.orders"):
+            lake.spark.sql("CREATE NAMESPACE sales")
+            watcher.execute("CREATE ICEBERG TABLE sales.customers (id bigint, name text, country text)")
+            watcher.execute(
+                "CREATE ICEBERG TABLE sales.orders (id bigint, customer bigint, day date, amount numeric(10, 2))"
+                " PARTITION BY (month(day))"
+            )
+
+    def _load(self, lake: Lake, watcher: psycopg.Connection[Any]) -> None:
+        stage = self._stage
+        stage.act(f"A PySpark pipeline loads both tables in one transaction, on the branch {BRANCH}")
+        with stage.step(f"lake.branches.create({BRANCH!r}); lake.checkout({BRANCH!r})"):
+            lake.branches.create(BRANCH)
+            lake.checkout(BRANCH)
+        with lake.transaction(message="nightly load") as tx:
+            with stage.step("INSERT INTO sales.customers") as told:
+                lake.spark.sql(_customers())
+                told["then"] = f"{CUSTOMERS:,} rows"
+            with stage.step("INSERT INTO sales.orders") as told:
+                lake.spark.sql(_orders(0, ORDERS, "1"))
+                told["then"] = f"{ORDERS:,} rows"
+            with stage.step("SAVEPOINT; another batch, with negative amounts in it; ROLLBACK TO SAVEPOINT") as told:
+                try:
+                    with tx.savepoint():
+                        lake.spark.sql(_orders(ORDERS, BAD_ORDERS, "-1"))
+                        bad = lake.spark.sql("SELECT count(*) FROM sales.orders WHERE amount < 0").collect()[0][0]
+                        raise _BadBatch(f"{bad} orders with a negative amount")
+                except _BadBatch as found:
+                    told["then"] = f"{found}: undone"
+            self._both_see(lake, watcher, pipeline=(CUSTOMERS, ORDERS), main=(0, 0), when="before COMMIT")
+            with stage.step("COMMIT"):
+                tx.commit()
+        self._both_see(lake, watcher, pipeline=(CUSTOMERS, ORDERS), main=(0, 0), when="after COMMIT on the branch")
+
+    def _publish(self, lake: Lake, watcher: psycopg.Connection[Any]) -> None:
+        stage = self._stage
+        stage.act(f"Merge: {BRANCH} into main, both tables in one move")
+        with stage.step(f"lake.merge({BRANCH!r}, into='main')"):
+            lake.merge(BRANCH, into="main")
+        self._both_see(lake, watcher, pipeline=(CUSTOMERS, ORDERS), main=(CUSTOMERS, ORDERS), when="after the merge")
+        with stage.step("the PostgreSQL client asks for a report: JOIN, GROUP BY, over the very same tables"):
+            rows = watcher.execute(_REPORT).fetchall()
+        if sum(row[1] for row in rows) != ORDERS:
+            raise TourFailed(f"the report counts {sum(row[1] for row in rows)} orders, and there are {ORDERS}")
+        told = [(country, f"{orders:,}", f"{revenue:,.2f}") for country, orders, revenue in rows]
+        report = output.table(("COUNTRY", "ORDERS", "REVENUE"), told, empty="nothing")
+        stage.show(report, report=[[country, orders, str(revenue)] for country, orders, revenue in rows])
+
+    def _both_see(
+        self,
+        lake: Lake,
+        watcher: psycopg.Connection[Any],
+        *,
+        pipeline: tuple[int, int],
+        main: tuple[int, int],
+        when: str,
+    ) -> None:
+        with self._stage.step(f"who sees what, {when}"):
+            inside = tuple(lake.spark.sql(_COUNTS).collect()[0])
+            outside = watcher.execute(_COUNTS).fetchone()
+        rows = [
+            ("the pipeline (PySpark)", BRANCH, *(f"{n:,}" for n in inside)),
+            ("the PostgreSQL client", "main", *(f"{n:,}" for n in outside or ())),
+        ]
+        seen = output.table(("WHO", "BRANCH", "CUSTOMERS", "ORDERS"), rows, empty="")
+        self._stage.show(seen, when=when, pipeline=list(inside), main=list(outside or ()))
+        for who, sees, should in (("the pipeline", inside, pipeline), ("the client on main", outside, main)):
+            if sees != should:
+                raise TourFailed(f"{when}, {who} sees {sees} rows of (customers, orders), and should see {should}")
+
+    def _farewell(self, doors: Doors, *, keep: bool) -> None:
+        where = f" --data {shlex.quote(str(self._data))}"
+        lines = [
+            ("psql", f"icefield connect psql{where}", "then: SHOW BRANCHES; SELECT * FROM sales.orders LIMIT 5;"),
+            ("Python", f'lake = icefield.connect("{self._data}")', 'lake.spark.table("sales.orders").show()'),
+            ("Spark", f"spark-sql $(icefield connect spark{where})", "SELECT count(*) FROM sales.orders;"),
+            ("history", f"icefield log{where}", f"icefield diff main {BRANCH}{where}"),
+        ]
+        parts: list[RenderableType] = []
+        if keep:
+            parts.append(Text("Everything runs on, until Ctrl-C. Go on in another terminal (. .venv/bin/activate):"))
+        else:
+            parts.append(Text("Go on with this very lake (. .venv/bin/activate):"))
+            parts.append(Text.assemble("\n  start    ", (f"icefield up{where}", "cyan")))
+        for title, command, hint in lines:
+            parts.append(Text.assemble(f"\n  {title:<9}", (command, "cyan"), ("\n           " + hint, "dim")))
+        self._stage.end(Group(*parts), data=str(self._data), server=doors.server, **{"sql-port": doors.sql_port})
+
+
+class _BadBatch(Exception):
+    """What the pipeline's own check finds."""
+
+
+def _customers() -> str:
+    return f"""
+        INSERT INTO sales.customers
+        SELECT id, concat('customer ', id), element_at(array('Norway', 'Chile', 'Japan', 'Kenya'), cast(id % 4 + 1 AS int))
+        FROM range({CUSTOMERS})
+    """
+
+
+def _orders(first: int, count: int, sign: str) -> str:
+    return f"""
+        INSERT INTO sales.orders
+        SELECT id, id % {CUSTOMERS}, date_add(DATE '2026-09-01', cast(id % 90 AS int)),
+               cast({sign} * (5 + (id * 37) % 400 + 0.99) AS decimal(10, 2))
+        FROM range({first}, {first + count})
+    """
+
+
+def _fresh_folder(data: Path) -> Path:
+    """An empty folder; one that an earlier tour made is emptied, any other is left alone."""
+    import shutil
+
+    if data.exists():
+        if not data.is_dir() or (any(data.iterdir()) and not (data / _MARKER).exists()):
+            raise BadRequest(f"{data} holds something that no demo made: give an empty --data folder", field="data")
+        shutil.rmtree(data)
+    data.mkdir(parents=True)
+    (data / _MARKER).write_text("made by icefield demo, which empties this folder when it is run again\n")
+    return data
+
+
+def _wait_for_ctrl_c() -> None:
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        pass

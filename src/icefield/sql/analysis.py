@@ -1,0 +1,101 @@
+"""What the brain made of a statement: read from the analysed tree that it sends as a notice at Parse.
+
+Contract: ``ASK`` turns the notice on (inside a savepoint that is rolled back), ``read`` reads it. Only facts that are
+safe to read by pattern are read: names and constants in the tree cannot look like these fields, since the server
+escapes the blanks inside them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+ASK = "SET LOCAL client_min_messages = log; SET LOCAL debug_pretty_print = off; SET LOCAL debug_print_parse = on"
+_TITLE = "parse tree:"
+_FIRST_USER_OID = 16384
+
+
+class Command(IntEnum):
+    UNKNOWN = 0
+    SELECT = 1
+    UPDATE = 2
+    INSERT = 3
+    DELETE = 4
+    MERGE = 5
+    UTILITY = 6
+    NOTHING = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    command: Command
+    reads: frozenset[int]
+    """OIDs of relations of which rows are read."""
+    writes: frozenset[int]
+    returning: bool
+    on_conflict: bool
+    modifying_cte: bool
+    plain: bool
+    """Only PostgreSQL's own functions, none of which leaves anything behind: undoing the statement loses nothing."""
+
+
+_HEAD = re.compile(r"\{QUERY\s+:commandType\s+(\d+)")
+_PERMISSION = re.compile(r"\{RTEPERMISSIONINFO\s+:relid\s+(\d+)\s+:inh\s+\w+\s+:requiredPerms\s+(\d+)")
+_FUNCTION = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid|hashfuncid|negfuncid|fnoid|handler)\s+(\d+)")
+_RELATION_KIND = re.compile(r":relkind\s+(\w)")
+_TYPE = re.compile(r":(?:resulttype|consttype|vartype)\s+(\d+)")
+_MODIFYING = re.compile(r":hasModifyingCTE\s+true")
+_RETURNING = re.compile(r":returningList\s+\(")
+_ON_CONFLICT = re.compile(r":onConflict\s+\{")
+
+_SELECT = 2
+_WRITES = 1 | 4 | 8 | 16
+
+# PostgreSQL's own functions that leave something behind in the transaction or session, or run SQL given as text:
+# set_config, pg_notify, advisory locks of the transaction, *_to_xml, cursor_to_xml, ts_stat, large objects …
+_EFFECTS = frozenset(
+    (2078, 3036, 3089, 3090, 3091, 3092, 3093, 3094, 3095, 3096, 2923, 2924, 2925, 2926, 2927, 2928, 2929, 2930,
+     2931, 2932, 2933, 2934, 2935, 2936, 2937, 2938, 2939, 3689, 3690)
+)  # fmt: skip
+
+
+def read(notices: list[Mapping[str, str]]) -> Analysis | None:
+    """The first parse tree among the notices (a Parse sends one; functions that it inlines may send more)."""
+    for fields in notices:
+        if fields.get("M") == _TITLE and "D" in fields:
+            return _read(fields["D"])
+    return None
+
+
+def _read(tree: str) -> Analysis:
+    head = _HEAD.search(tree)
+    command = Command(int(head[1])) if head else Command.UNKNOWN
+    modifying = _MODIFYING.search(tree) is not None
+    reads: set[int] = set()
+    writes: set[int] = set()
+    for found in _PERMISSION.finditer(tree):
+        oid, permissions = int(found[1]), int(found[2])
+        if permissions & _SELECT:
+            reads.add(oid)
+        # FOR UPDATE asks for the right to update, too
+        if permissions & _WRITES and (command is not Command.SELECT or modifying):
+            writes.add(oid)
+    if command is Command.UTILITY:
+        writes.clear()  # what DECLARE, EXPLAIN … hold is judged when it is run
+    functions = {int(found[1]) for found in _FUNCTION.finditer(tree)}
+    return Analysis(
+        command,
+        frozenset(reads),
+        frozenset(writes),
+        _RETURNING.search(tree) is not None,
+        _ON_CONFLICT.search(tree) is not None,
+        modifying,
+        plain=command in (Command.SELECT, Command.INSERT)
+        and not modifying
+        and all(oid < _FIRST_USER_OID for oid in functions)
+        and not functions & _EFFECTS
+        and all(int(found[1]) < _FIRST_USER_OID for found in _TYPE.finditer(tree))
+        and all(found[1] != "v" for found in _RELATION_KIND.finditer(tree)),
+    )
