@@ -21,7 +21,43 @@ from icefield.model.names import Identifier, Namespace
 from .samples import Shelf, entries, names, namespaces, table
 
 Model = dict[Key, Entry]
-edits = st.lists(st.dictionaries(names, st.one_of(st.none(), entries), max_size=40), max_size=6)
+
+
+def wide_names(count: int, seed: int) -> list[Key]:
+    """Namespaces of very different sizes, nested, with awkward names, and deep common prefixes."""
+    draw = random.Random(seed)
+    pieces = ["a", "b", "a.b", "x\x00y", "\x01", "\u00e9", "\U0001f9ca", "common/prefix/" * 8]
+    spaces: list[Namespace] = [()]
+    while len(spaces) < count // 40:
+        parent = draw.choice(spaces)
+        if len(parent) < 5:
+            spaces.append((*parent, draw.choice(pieces) + str(draw.randrange(50))))
+    found: set[Key] = {space for space in spaces if space}
+    while len(found) < count:
+        space = spaces[min(int(draw.expovariate(0.02)), len(spaces) - 1)]
+        found.add(Identifier(space, draw.choice(pieces) + str(draw.randrange(count))))
+    return sorted(found, key=keys.encode)
+
+
+POOL = wide_names(200, 5)
+
+
+def many(seed: int, size: int) -> dict[Key, Entry | None]:
+    """More changes than hypothesis likes to draw one by one; runs of neighbours among them."""
+    draw = random.Random(seed)
+    start = draw.randrange(len(POOL))
+    picked = draw.choice([POOL[start : start + size], draw.sample(POOL, size)])
+    odds = draw.random()
+    return {key: None if draw.random() < odds else table(draw.randrange(1000)) for key in picked}
+
+
+edits = st.lists(
+    st.one_of(
+        st.builds(many, st.integers(0, 1 << 32), st.sampled_from([1, 3, 20, 100])),
+        st.dictionaries(names, st.one_of(st.none(), entries), max_size=20),
+    ),
+    max_size=8,
+)
 quiet = settings(
     max_examples=120,
     deadline=None,
@@ -59,6 +95,26 @@ def check_questions(tree: Tree, model: Model, namespace: Namespace) -> None:
     )
 
 
+def check_sound(tree: Tree) -> None:
+    """Every node's keys are in order and in the range that leads to it: what routing rests on."""
+
+    def check(node_id: int, level: int | None, low: bytes, high: bytes | None) -> None:
+        node = tree._nodes.get(node_id)
+        assert level in (None, node.level)
+        assert node.keys == sorted(set(node.keys))
+        if not isinstance(node, Inner):
+            assert all(low <= key and (high is None or key < high) for key in node.keys)
+            assert len(node.keys) == len(node.entries) > 0
+            return
+        assert len(node.keys) == len(node.children) > 0
+        ends = [*node.keys[1:], high]
+        for place, (child, end) in enumerate(zip(node.children, ends, strict=True)):
+            check(child, node.level - 1, node.keys[place] if place else low, end)
+
+    if tree.root is not None:
+        check(tree.root, None, b"", None)
+
+
 def brute_diff(a: Model, b: Model) -> dict[Key, Any]:
     return {key: (a.get(key), b.get(key)) for key in a.keys() | b.keys() if a.get(key) != b.get(key)}
 
@@ -88,6 +144,7 @@ def test_a_tree_is_a_dict_and_older_trees_stay(
         versions.append((tree, model))
     for old, content in versions:
         check_equal(old, content)
+        check_sound(old)
     mentioned: set[Key] = {*asked, *(key for changes in history for key in changes)}
     for key in mentioned:
         assert tree.get(key) == model.get(key)
@@ -101,20 +158,18 @@ def test_a_tree_is_a_dict_and_older_trees_stay(
             assert list(found) == sorted(found, key=keys.encode)
 
 
-def wide_names(count: int, seed: int) -> list[Key]:
-    """Namespaces of very different sizes, nested, with awkward names, and deep common prefixes."""
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 1 << 32))
+def test_a_tree_that_is_edited_for_long_is_a_dict(small_nodes: None, seed: int) -> None:
     draw = random.Random(seed)
-    pieces = ["a", "b", "a.b", "x\x00y", "\x01", "\u00e9", "\U0001f9ca", "common/prefix/" * 8]
-    spaces: list[Namespace] = [()]
-    while len(spaces) < count // 40:
-        parent = draw.choice(spaces)
-        if len(parent) < 5:
-            spaces.append((*parent, draw.choice(pieces) + str(draw.randrange(50))))
-    found: set[Key] = {space for space in spaces if space}
-    while len(found) < count:
-        space = spaces[min(int(draw.expovariate(0.02)), len(spaces) - 1)]
-        found.add(Identifier(space, draw.choice(pieces) + str(draw.randrange(count))))
-    return sorted(found, key=keys.encode)
+    shelf = Shelf()
+    tree, model = shelf.empty, Model()
+    for _ in range(30):
+        changes = many(draw.randrange(1 << 32), draw.choice([1, 3, 20, 100]))
+        tree, model = shelf.keep(tree.edit(changes)), apply(model, changes)
+        check_sound(tree)
+    check_equal(tree, model)
+    assert [tree.get(key) for key in POOL] == [model.get(key) for key in POOL]
 
 
 @pytest.mark.parametrize("cache_bytes", [1 << 12, 1 << 26])
@@ -137,6 +192,7 @@ def test_ten_thousand_names_edited_for_a_while(cache_bytes: int) -> None:
         tree, model = shelf.keep(tree.edit(changes)), apply(model, changes)
         assert diff(before_tree, tree) == brute_diff(before, model)
         if turn % 8 == 4:
+            check_sound(tree)
             check_equal(tree, model)
             for namespace in draw.sample([key for key in every if isinstance(key, tuple)], 30):
                 check_questions(tree, model, namespace)

@@ -9,7 +9,7 @@ import copy
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import fastavro
@@ -208,23 +208,27 @@ class World:
         self.files[location] = avro_file(entry_schema(version, self.spec), entries, keys)
         counts = {status: [e for e in entries if e["status"] == status] for status in (EXISTING, ADDED, DELETED)}
         numbered = [e["sequence_number"] for e in entries if e["status"] != DELETED]
-        return {
-            "manifest_path": location,
-            "manifest_length": len(self.files[location]),
-            "partition_spec_id": self.spec["spec-id"],
-            "content": content,
-            "sequence_number": None,
-            "min_sequence_number": None if None in numbered or not numbered else min(numbered),
-            "added_snapshot_id": snapshot_id,
-            "partitions": [{"contains_null": False, "lower_bound": b"7", "upper_bound": b"7"}]
-            if self.spec["fields"]
-            else [],
-        } | {
-            f"{word}_{what}_count": (len(found) if what == "data_files" else sum(rows(e) for e in found))
-            for word, status in (("added", ADDED), ("existing", EXISTING), ("deleted", DELETED))
-            for what in ("data_files", "rows")
-            for found in (counts[status],)
-        } | line
+        return (
+            {
+                "manifest_path": location,
+                "manifest_length": len(self.files[location]),
+                "partition_spec_id": self.spec["spec-id"],
+                "content": content,
+                "sequence_number": None,
+                "min_sequence_number": min((n for n in numbered if n is not None), default=None),
+                "added_snapshot_id": snapshot_id,
+                "partitions": [{"contains_null": False, "lower_bound": b"7", "upper_bound": b"7"}]
+                if self.spec["fields"]
+                else [],
+            }
+            | {
+                f"{word}_{what}_count": (len(found) if what == "data_files" else sum(rows(e) for e in found))
+                for word, status in (("added", ADDED), ("existing", EXISTING), ("deleted", DELETED))
+                for what in ("data_files", "rows")
+                for found in (counts[status],)
+            }
+            | line
+        )
 
     def snapshot(
         self, meta: Json, lines: list[Json], snapshot_id: int, operation: str, *, ref: str = "main", **more: Any
@@ -266,9 +270,9 @@ class World:
         location = next(s["manifest-list"] for s in meta["snapshots"] if s["snapshot-id"] == snapshot_id)
         return list(fastavro.reader(io.BytesIO(self.files[location])))
 
-    def append(self, meta: Json, *sizes: int, merge: int = 0, ref: str = "main", snapshot_id: int | None = None) -> Json:
+    def append(self, meta: Json, *sizes: int, merge: int = 0, ref: str = "main") -> Json:
         """Java's MergeAppend: with ``merge``, the first so many data manifests go into the new one."""
-        snapshot_id = snapshot_id or next(self.numbers) + 10**6
+        snapshot_id = next(self.numbers) + 10**6
         added = [added_entry(snapshot_id, self.file(size)) for size in sizes]
         lines = self.lines(meta, ref)
         data = [line for line in lines if line["content"] == 0]
@@ -345,14 +349,17 @@ class World:
                 if first_row_id is None:
                     first_row_id, next_row_id = next_row_id, next_row_id + file["record_count"]
             number = line["sequence_number"] if entry["status"] == ADDED else None
-            yield entry, Live(
-                file["file_path"],
-                file["content"],
-                line["added_snapshot_id"] if entry["snapshot_id"] is None else entry["snapshot_id"],
-                number if entry["sequence_number"] is None else entry["sequence_number"],
-                number if entry["file_sequence_number"] is None else entry["file_sequence_number"],
-                first_row_id,
-                file["record_count"],
+            yield (
+                entry,
+                Live(
+                    file["file_path"],
+                    file["content"],
+                    line["added_snapshot_id"] if entry["snapshot_id"] is None else entry["snapshot_id"],
+                    number if entry["sequence_number"] is None else entry["sequence_number"],
+                    number if entry["file_sequence_number"] is None else entry["file_sequence_number"],
+                    first_row_id,
+                    file["record_count"],
+                ),
             )
 
     def live(self, meta: Json, ref: str = "main") -> dict[str, Live]:
@@ -383,8 +390,9 @@ def rows(entry: Json) -> int:
 
 
 def live_count(line: Json) -> int:
-    counts = line.get("added_data_files_count", line.get("added_files_count")), line.get(
-        "existing_data_files_count", line.get("existing_files_count")
+    counts = (
+        line.get("added_data_files_count", line.get("added_files_count")),
+        line.get("existing_data_files_count", line.get("existing_files_count")),
     )
     return int(counts[0]) + int(counts[1])
 
@@ -404,6 +412,3 @@ def check_row_ids(live: dict[str, Live]) -> None:
     ranges = sorted((f.first_row_id, f.record_count) for f in live.values() if f.content == 0)
     for (start, length), (after, _) in itertools.pairwise(ranges):
         assert start + length <= after, "row ids overlap"
-
-
-Read = Callable[[str], bytes]

@@ -145,12 +145,8 @@ def _pipelines(connection):
     with connection:
         connection.autocommit = True
         connection.execute("CREATE TEMP TABLE t(a int)")
-        with pytest.raises(psycopg.errors.DivisionByZero), connection.pipeline() as pipeline:
-            connection.execute("INSERT INTO t VALUES (1)")
-            pipeline.sync()
-            connection.execute("SELECT 1/0")
-            connection.execute("INSERT INTO t VALUES (2)")
-            pipeline.sync()
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            _failing_pipeline(connection)
         left.append(connection.execute("SELECT array_agg(a) FROM t").fetchone())
         with connection.pipeline():
             cursors = [connection.execute("INSERT INTO t VALUES (%s) RETURNING a", (i,)) for i in range(10, 60)]
@@ -160,6 +156,21 @@ def _pipelines(connection):
         left.append(connection.execute("SELECT count(*), sum(a) FROM t").fetchone())
     assert left[0] == ([1],)
     return left
+
+
+def _failing_pipeline(connection):
+    with connection.pipeline() as pipeline:
+        connection.execute("INSERT INTO t VALUES (1)")
+        pipeline.sync()
+        connection.execute("SELECT 1/0")
+        connection.execute("INSERT INTO t VALUES (2)")
+        pipeline.sync()
+
+
+def _abandoned_copy(connection):
+    with connection.cursor().copy("COPY t FROM STDIN") as copy:
+        copy.write_row((1, "x"))
+        raise ZeroDivisionError
 
 
 def test_psycopg_server_side_cursor_and_copy(door):
@@ -174,9 +185,8 @@ def test_psycopg_server_side_cursor_and_copy(door):
                 copy.write_row((i, "x" * 100))
         with connection.cursor().copy("COPY t TO STDOUT") as copy:
             assert len(list(copy.rows())) == 1000
-        with pytest.raises(psycopg.errors.QueryCanceled), connection.cursor().copy("COPY t FROM STDIN") as copy:
-            copy.write_row((1, "x"))
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            _abandoned_copy(connection)
         connection.rollback()
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
@@ -369,7 +379,9 @@ def test_a_client_that_dies_has_its_statement_cancelled(open_door):
     client = RawClient(door)
     client.send(m.Query("SELECT pg_sleep(60) /* gone */"))
     with door.connect(autocommit=True) as watcher:
-        query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(60) /* gone%' AND state = 'active'"
+        query = (
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(60) /* gone%' AND state = 'active'"
+        )
         eventually(lambda: watcher.execute(query).fetchone() == (1,))
         client.close()
         eventually(lambda: watcher.execute(query).fetchone() == (0,))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -214,7 +216,7 @@ def test_events_do_not_depend_on_how_the_bytes_arrive(messages, garbage, fail_ev
     got: list[object] = []
     cut = ServerConnection()
     edges = sorted({0, len(data), *(c for c in cuts if c < len(data))})
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         cut.receive(data[start:end])
         _drive(cut, fail_every, got)
     assert got == expected

@@ -152,7 +152,8 @@ class Tour:
         with stage.step(f"lake.branches.create({BRANCH!r}); lake.checkout({BRANCH!r})"):
             lake.branches.create(BRANCH)
             lake.checkout(BRANCH)
-        with lake.transaction(message="nightly load") as tx:
+        with ExitStack() as until_commit:
+            tx = until_commit.enter_context(lake.transaction(message="nightly load"))
             with stage.step("INSERT INTO sales.customers") as told:
                 lake.spark.sql(_customers())
                 told["then"] = f"{CUSTOMERS:,} rows"
@@ -169,7 +170,7 @@ class Tour:
                     told["then"] = f"{found}: undone"
             self._both_see(lake, watcher, pipeline=(CUSTOMERS, ORDERS), main=(0, 0), when="before COMMIT")
             with stage.step("COMMIT"):
-                tx.commit()
+                until_commit.close()
         self._both_see(lake, watcher, pipeline=(CUSTOMERS, ORDERS), main=(0, 0), when="after COMMIT on the branch")
 
     def _publish(self, lake: Lake, watcher: psycopg.Connection[Any]) -> None:
@@ -234,7 +235,8 @@ class _BadBatch(Exception):
 def _customers() -> str:
     return f"""
         INSERT INTO sales.customers
-        SELECT id, concat('customer ', id), element_at(array('Norway', 'Chile', 'Japan', 'Kenya'), cast(id % 4 + 1 AS int))
+        SELECT id, concat('customer ', id),
+               element_at(array('Norway', 'Chile', 'Japan', 'Kenya'), cast(id % 4 + 1 AS int))
         FROM range({CUSTOMERS})
     """
 

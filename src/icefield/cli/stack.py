@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import queue
 import subprocess
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +41,11 @@ class StackProcess:
             raise RuntimeError("Popen gave no pipes, though it was asked for them")
         self._output: IO[bytes] = self._process.stdout
         self._input: IO[bytes] = self._process.stdin
+        self.events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        """What it tells, event by event; None when it ended."""
+        # Read all the time: a pipe that nobody empties would make it wait.
+        self._reader = threading.Thread(target=self._read, name="icefield-up-events", daemon=True)
+        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -46,8 +53,7 @@ class StackProcess:
 
     def wait_until_up(self, on_event: Callable[[dict[str, Any]], None] = lambda _: None) -> Doors:
         """Events of the parts go to ``on_event``, until all are ready."""
-        for line in self._output:
-            event = json.loads(line)
+        while (event := self.events.get()) is not None:
             if "error" in event:
                 raise Unavailable(str(event["error"]["message"]))
             if event["event"] == "up":
@@ -58,14 +64,20 @@ class StackProcess:
     def stop(self) -> None:
         self._input.close()
         try:
-            # Its last events must not fill the pipe and keep it waiting.
-            self._process.communicate(timeout=_STOP_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        except ValueError:
             self._process.wait(_STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # its keeper ends the rest
+            self._process.wait()
+        self._reader.join(_STOP_WITHIN_S)
         self._output.close()
+
+    def _read(self) -> None:
+        for line in self._output:
+            try:
+                self.events.put(json.loads(line))
+            except ValueError:
+                continue
+        self.events.put(None)
 
     def __enter__(self) -> StackProcess:
         return self

@@ -65,7 +65,7 @@ class Lease:
 
     def commit(self, transaction: str, message: str | None) -> dict[str, Any]:
         """Asked again with the same id until there is an answer, which is the first outcome."""
-        body = {"transaction": transaction} | ({} if message is None else {"message": message})
+        body = {"transaction-id": transaction} | ({} if message is None else {"message": message})
         return until_answered(
             lambda: self._post("/commit", body), seconds=OUTCOME_SECONDS, what=f"transaction {transaction}"
         )

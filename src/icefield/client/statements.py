@@ -43,39 +43,36 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("icefield.client")
 
-_READS = frozenset(
-    # SparkSession, DataFrameReader: they load tables to analyse
-    ("table", "load")
-    # Dataset
-    + ("collectToPython", "collectAsArrowToPython", "toPythonIterator", "javaToPython", "tailToPython", "toArrowBatchRdd")
-    + ("getRowsToPython", "showString", "htmlString", "count", "isEmpty", "describe", "summary", "inputFiles")
-    + ("cache", "persist", "checkpoint", "localCheckpoint", "pivot", "transpose", "toJSON", "javaRDD", "toJavaRDD", "rdd")
-    + ("collect", "collectAsList", "toLocalIterator", "head", "first", "take", "takeAsList", "tail", "foreach", "reduce")
-    + ("approxQuantile", "corr", "cov", "crosstab", "freqItems", "explainString", "show", "explain")
-    # Catalog
-    + ("tableExists", "listTables", "getTable", "listColumns", "databaseExists", "getDatabase", "listDatabases")
-    + ("cacheTable", "uncacheTable", "refreshTable", "setCurrentDatabase", "functionExists")
-    # ML
-    + ("fit", "evaluate")
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_OWN_PLAN = _names(
+    """collectToPython collectAsArrowToPython toPythonIterator javaToPython tailToPython toArrowBatchRdd
+    checkpoint localCheckpoint javaRDD toJavaRDD inputFiles collectAsList cache persist
+    queryExecution"""
 )
-_APPENDS = frozenset(("append",))
-_BY_MODE = frozenset(("save", "saveAsTable", "insertInto", "json", "csv", "parquet", "orc", "text", "xml", "jdbc"))
+"""Methods that make or run the frame's own, remembered plan. All others (``count``, ``show``, derived frames) plan anew."""
+_READS = (_OWN_PLAN - {"queryExecution"}) | _names(
+    # of SparkSession and DataFrameReader (they load tables to analyse), Dataset, Catalog, and ML's estimators
+    """table load
+    getRowsToPython showString htmlString count isEmpty describe summary pivot transpose
+    approxQuantile corr cov crosstab freqItems
+    tableExists listTables getTable listColumns databaseExists getDatabase listDatabases
+    cacheTable uncacheTable refreshTable setCurrentDatabase
+    fit evaluate"""
+)
+_APPENDS = _names("append")
+_BY_MODE = _names("save saveAsTable insertInto json csv parquet orc text xml jdbc")
 """DataFrameWriter's: an append or not, as its mode says. (DataFrameReader has some of these names, and no mode.)"""
-_STRICT = frozenset(
-    ("create", "replace", "createOrReplace", "overwrite", "overwritePartitions", "merge", "createTable")
-    + ("recoverPartitions",)
-)
+_STRICT = _names("create replace createOrReplace overwrite overwritePartitions merge createTable recoverPartitions")
 _STATIC_READS = frozenset({("z:org.apache.spark.sql.api.python.PythonSQLUtils", "explainString")})
-_OWN_PLAN = frozenset(
-    ("collectToPython", "collectAsArrowToPython", "toPythonIterator", "javaToPython", "tailToPython", "toArrowBatchRdd")
-    + ("checkpoint", "localCheckpoint", "javaRDD", "toJavaRDD", "rdd", "inputFiles", "collect", "collectAsList")
-    + ("queryExecution", "toLocalIterator")
-)
-"""Methods that run the frame's own, remembered plan. All others (``count``, ``show``, derived frames) plan anew."""
 _DEFERRED = "collectAsArrowToPython"
 """Returns before its job is done; PySpark then calls ``getResult`` in the same thread."""
-_READING_SQL = frozenset(("select", "with", "values", "table", "from", "show", "describe", "desc", "explain", "use", "set"))
+_READING_SQL = _names("select values table show describe desc explain use set")
 _SQL_WORD = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*([A-Za-z]+)", re.DOTALL)
+_WRITING_WORD = re.compile(r"\b(insert\s+into|insert|update|delete|merge)\b", re.IGNORECASE)
 _INSERT_INTO = re.compile(r"insert\s+into\b", re.IGNORECASE)
 _AGAIN = 8
 """How often an autocommitted write that conflicts is run, at most."""
@@ -129,23 +126,25 @@ class Statements:
 
     def end(self, number: int) -> None:
         """Never raises: what could not be reported is reported before the next mark."""
-        self._unreported.append(number)
         try:
-            self._report()
+            self.lease.returned(number)
         except IcefieldError as error:
             log.debug("statement %s could not be reported as returned: %s", number, error.message)
+            if not self.lease.lost:  # else the server has forgotten it together with its session
+                with self._lock:
+                    self._unreported.append(number)
 
     def _report(self) -> None:
-        while self._unreported:
-            number = self._unreported[0]
+        with self._lock:
+            unreported, self._unreported = self._unreported, []
+        while unreported:
             try:
-                self.lease.returned(number)
-            finally:
-                # Forgotten by the server together with its session: nothing is left to report.
-                if self.lease.lost:
-                    self._unreported.clear()
-            if number in self._unreported:
-                self._unreported.remove(number)
+                self.lease.returned(unreported[-1])
+            except IcefieldError:
+                with self._lock:
+                    self._unreported += unreported
+                raise
+            unreported.pop()
 
 
 class Hook:
@@ -217,7 +216,11 @@ class Hook:
             return _Work(writes=True, strict=False)
         if method in _BY_MODE:
             mode = self._mode(target)
-            return _READ if mode is None else _Work(writes=True, strict=mode != "Append")
+            if mode is None:
+                return _READ
+            # insertInto knows overwriting and, in any other mode, appending.
+            plain = mode != "Overwrite" if method == "insertInto" else mode == "Append"
+            return _Work(writes=True, strict=not plain)
         if method in _STRICT:
             return _Work(writes=True, strict=True)
         if method == "toTable" and arguments.startswith("s"):
@@ -325,12 +328,12 @@ class Hook:
                 answer = self._send(f"c\n{part}e\n")
                 if not _is_object(answer):
                     return self._send(f"c\n{target}\n{method}\n{arguments}", retry)  # no frame of Spark's
-                temporary.append(answer[3:].strip())
+                temporary.append(_object(answer))
             session, plan = temporary
             answer = self._send(f"c\nz:org.apache.spark.sql.classic.Dataset\nofRows\nr{session}\nr{plan}\ne\n")
             if not _is_object(answer):
                 return answer  # the tables it reads are not there any more, or others: Spark's own error says which
-            temporary.append(answer[3:].strip())
+            temporary.append(_object(answer))
             return self._send(f"c\n{temporary[-1]}\n{method}\n{arguments}", retry)
         finally:
             for id_ in temporary:
@@ -355,11 +358,11 @@ class Hook:
 
     def _conflict(self, answer: str) -> str | None:
         """The server's conflict, if that is what an exception is about."""
-        if not answer.startswith("!xo"):
+        if not answer.startswith("xr"):
             return None
         from py4j.protocol import Py4JError
 
-        throwable = answer[2:].strip()
+        throwable = _object(answer)
         try:
             message = self._get(throwable, "getMessage")
             cause = self._get(throwable, "getCause")
@@ -394,19 +397,16 @@ _READ = _Work(writes=False, strict=False)
 
 
 def _sql_work(arguments: str) -> _Work:
+    """From the statement's first word; what is not known to only read writes, what is not INSERT INTO is strict."""
     text = arguments[1:].replace("\\n", "\n") if arguments.startswith("s") else ""
     match = _SQL_WORD.match(text)
     word = match[1].lower() if match else ""
-    if word == "with":
-        return _READ if not re.search(r"\binsert\b|\bfrom\b.*\binsert\b", text, re.IGNORECASE) else _plain_insert(text)
+    if word in ("with", "from"):  # WITH … INSERT, FROM … INSERT: Spark has both
+        verbs = {" ".join(verb.lower().split()) for verb in _WRITING_WORD.findall(text)}
+        return _Work(writes=True, strict=verbs != {"insert into"}) if verbs else _READ
     if word in _READING_SQL:
         return _READ
-    assert match is None or word
-    return _plain_insert(text[match.start(1) :] if match else text)
-
-
-def _plain_insert(text: str) -> _Work:
-    return _Work(writes=True, strict=_INSERT_INTO.match(text) is None)
+    return _Work(writes=True, strict=match is None or _INSERT_INTO.match(text, match.start(1)) is None)
 
 
 def _end(begun: list[tuple[Statements, int]]) -> None:
@@ -415,16 +415,22 @@ def _end(begun: list[tuple[Statements, int]]) -> None:
 
 
 def _succeeded(answer: str) -> bool:
-    return answer.startswith("!y")
+    return answer.startswith("y")
+
+
+def _object(answer: str) -> str:
+    """The Java object id in an answer: what follows ``yr`` (returned) or ``xr`` (thrown)."""
+    return answer[2:].strip()
 
 
 def _is_object(answer: str) -> bool:
-    return answer.startswith("!yro")
+    return answer.startswith("yro")
 
 
 def refresh_cached(spark: SparkSession) -> None:
     """Every lake table that something in Spark's cache was made from is read again, when it is next asked for."""
     from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
 
     manager = spark._jsparkSession.sharedState().cacheManager()
     if manager.isEmpty():
@@ -432,7 +438,7 @@ def refresh_cached(spark: SparkSession) -> None:
     try:
         for name in _cached_tables(manager):
             spark.catalog.refreshTable(name)
-    except (Py4JError, Exception) as error:
+    except (Py4JError, PySparkException) as error:
         # A table that is gone at this place of the ref cannot be refreshed: a cache is never worth a wrong row.
         log.debug("Spark's cache is dropped: %s", error)
         spark.catalog.clearCache()

@@ -21,7 +21,7 @@ TARGET_BYTES = 1024
 """A node's size when many are made at once."""
 MAX_BYTES = 1408
 """Above it, a node is split."""
-_STEPS = 16
+_STEPS = 4
 """Entries walked over before it is cheaper to search the next namespace from the root."""
 
 
@@ -145,11 +145,13 @@ class Tree:
             return
         first = _child_of(node, low)
         end = len(node.children) if high is None else max(bisect_left(node.keys, high), first + 1)
-        # Alone at first, since many scans end there; then all the others in one trip.
-        yield from self._scan_node(self._nodes.get(node.children[first]), low, high)
-        if first + 1 < end:
-            for child in self._nodes.get_many(node.children[first + 1 : end]):
+        # More and more in one trip: many scans end with the first.
+        size = 1
+        while first < end:
+            for child in self._nodes.get_many(node.children[first : min(first + size, end)]):
                 yield from self._scan_node(child, low, high)
+            first += size
+            size *= 4
 
 
 def diff(a: Tree, b: Tree) -> dict[Key, tuple[Entry | None, Entry | None]]:

@@ -14,7 +14,8 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,7 @@ class Container:
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError:
-            raise _corrupt(self.location, f"its header {key!r} is not UTF-8") from None
+            raise corrupt(self.location, f"its header {key!r} is not UTF-8") from None
 
 
 def read_container(location: str, data: bytes) -> Container:
@@ -69,14 +70,21 @@ def read_container(location: str, data: bytes) -> Container:
         raise BeyondLimits(
             f"{location} has {len(data)} bytes; this server reads manifests of up to {MAX_FILE_BYTES} bytes"
         )
-    try:
+    with reading(location):
         return _read(location, data)
+
+
+@contextmanager
+def reading(location: str) -> Iterator[None]:
+    """Whatever goes wrong with a stranger's file inside is the file's fault, and says which file it was."""
+    try:
+        yield
     except BadRequest:
         raise
     except RecursionError:
-        raise _corrupt(location, "its schema nests too deeply") from None
+        raise corrupt(location, "it nests too deeply") from None
     except Exception as error:
-        raise _corrupt(location, f"{type(error).__name__}: {str(error)[:200]}") from None
+        raise corrupt(location, f"{type(error).__name__}: {str(error)[:200]}") from None
 
 
 def write_container(schema: Any, records: Iterable[Record], header: Mapping[str, bytes | str]) -> bytes:
@@ -112,7 +120,7 @@ def fields_of(schema: Any, location: str) -> list[dict[str, Any]]:
     if isinstance(schema, list):
         schema = next((part for part in schema if part != "null"), None)
     if not isinstance(schema, dict) or not isinstance(schema.get("fields"), list):
-        raise _corrupt(location, "its schema has no record where Iceberg needs one")
+        raise corrupt(location, "its schema has no record where Iceberg needs one")
     return [field for field in schema["fields"] if isinstance(field, dict)]
 
 
@@ -136,10 +144,6 @@ def may_be_null(schema: Any, field_name: str) -> bool:
 
 
 def corrupt(location: str, why: str) -> BadRequest:
-    return _corrupt(location, why)
-
-
-def _corrupt(location: str, why: str) -> BadRequest:
     return BadRequest(f"{location} is not a readable Avro file of Iceberg metadata: {why}", field="manifest-list")
 
 

@@ -72,6 +72,12 @@ class ManifestList:
 
 def read_list(location: str, data: bytes) -> ManifestList:
     container = avro.read_container(location, data)
+    with avro.reading(location):
+        return _read_list(container)
+
+
+def _read_list(container: avro.Container) -> ManifestList:
+    location = container.location
     names = avro.names_by_id(container.schema, location)
     columns = _Columns({field_id: names.get(field_id, name) for field_id, name in _NAMES.items()}, location)
     if container.records:

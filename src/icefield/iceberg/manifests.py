@@ -14,7 +14,6 @@ from typing import Any
 
 from icefield.iceberg import avro
 from icefield.iceberg.manifest_list import DATA, DELETES, ManifestFile, Read
-from icefield.model.errors import BadRequest
 
 EXISTING, ADDED, DELETED = 0, 1, 2
 
@@ -104,7 +103,8 @@ def read_manifest(location: str, data: bytes) -> Manifest:
     container = avro.read_container(location, data)
     header_content = container.text("content")
     content = {"data": DATA, "deletes": DELETES}.get(header_content.lower()) if header_content else None
-    return Manifest(location, len(data), content, tuple(_entries(container)), container)
+    with avro.reading(location):
+        return Manifest(location, len(data), content, tuple(_entries(container)), container)
 
 
 def inherit(manifest: Manifest, listed: ManifestFile) -> Iterator[tuple[Entry, Numbers]]:
@@ -132,8 +132,13 @@ def inherit(manifest: Manifest, listed: ManifestFile) -> Iterator[tuple[Entry, N
         )
 
 
-def file_facts(manifest: Manifest) -> Iterator[tuple[Entry, Hashable]]:
+def file_facts(manifest: Manifest) -> list[tuple[Entry, Hashable]]:
     """Each live entry with all that is said of its file, comparable between manifests of different writers."""
+    with avro.reading(manifest.location):
+        return list(_file_facts(manifest))
+
+
+def _file_facts(manifest: Manifest) -> Iterator[tuple[Entry, Hashable]]:
     names = avro.names_by_id(manifest.container.schema, manifest.location)
     file_schema = _field_type(manifest.container.schema, names.get(2, "data_file"))
     file_names = avro.names_by_id(file_schema, manifest.location)
@@ -160,6 +165,11 @@ def file_facts(manifest: Manifest) -> Iterator[tuple[Entry, Hashable]]:
 
 def may_inherit(manifest: Manifest) -> bool:
     """Could its ADDED entries be written with their numbers left out?"""
+    with avro.reading(manifest.location):
+        return _may_inherit(manifest)
+
+
+def _may_inherit(manifest: Manifest) -> bool:
     schema = manifest.container.schema
     names = avro.names_by_id(schema, manifest.location)
     if not all(avro.may_be_null(schema, names.get(i, _ENTRY_NAMES[i])) for i in (3, 4)):
@@ -276,7 +286,7 @@ def _field_type(schema: Any, name: str) -> Any:
             if isinstance(declared, list):
                 return next((part for part in declared if part != "null"), None)
             return declared
-    raise BadRequest(f"a manifest's schema has no field {name!r}", field="manifest-list")
+    raise ValueError(f"its schema has no field {name!r}")
 
 
 def _comparable(value: Any) -> Hashable:

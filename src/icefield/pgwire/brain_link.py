@@ -94,22 +94,41 @@ class BrainLink:
         port: int = PORT,
         timeout_s: float = 10.0,
     ) -> BrainLink:
-        """``options``: more startup parameters (``application_name``, ``client_encoding``, any setting)."""
+        """``options``: more startup parameters (``application_name``, ``client_encoding``, any setting).
+
+        A brain that is just starting or recovering from a crash (57P03) is waited for.
+        """
         socket = Path(socket_dir) / f".s.PGSQL.{port}"
+        parameters = {"user": user, "database": database, **(options or {})}
+        not_yet: PgError | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                link = cls(await _connect(socket), socket)
-                try:
-                    await link._start({"user": user, "database": database, **(options or {})}, password)
-                except BaseException:
-                    link._stream.abort()
-                    raise
-                return link
+                while True:
+                    try:
+                        return await cls._open_once(socket, parameters, password)
+                    except PgError as error:
+                        if error.sqlstate != "57P03":
+                            raise
+                        not_yet = error
+                    await asyncio.sleep(0.02)
+        except TimeoutError:  # an OSError, too: so it comes first
+            why = not_yet.message if not_yet is not None else "it says nothing"
+            raise PgError(
+                "08001", f"the brain took no connection within {timeout_s} s: {why}", severity="FATAL"
+            ) from not_yet
         except OSError as error:
             reason = error.strerror or str(error)
             raise PgError("08001", f"the brain cannot be reached at {socket}: {reason}", severity="FATAL") from error
-        except TimeoutError:
-            raise PgError("08001", f"the brain did not answer within {timeout_s} s", severity="FATAL") from None
+
+    @classmethod
+    async def _open_once(cls, socket: Path, parameters: Mapping[str, str], password: str) -> BrainLink:
+        link = cls(await _connect(socket), socket)
+        try:
+            await link._start(parameters, password)
+        except BaseException:
+            link._stream.abort()
+            raise
+        return link
 
     @property
     def closed(self) -> bool:

@@ -53,12 +53,16 @@ _ON_CONFLICT = re.compile(r":onConflict\s+\{")
 _SELECT = 2
 _WRITES = 1 | 4 | 8 | 16
 
-# PostgreSQL's own functions that leave something behind in the transaction or session, or run SQL given as text:
-# set_config, pg_notify, advisory locks of the transaction, *_to_xml, cursor_to_xml, ts_stat, large objects …
+# PostgreSQL's own functions that leave something behind in the transaction, or run SQL given as text.
 _EFFECTS = frozenset(
-    (2078, 3036, 3089, 3090, 3091, 3092, 3093, 3094, 3095, 3096, 2923, 2924, 2925, 2926, 2927, 2928, 2929, 2930,
-     2931, 2932, 2933, 2934, 2935, 2936, 2937, 2938, 2939, 3689, 3690)
-)  # fmt: skip
+    (
+        *(2078, 3036),  # set_config, pg_notify
+        *range(3089, 3097),  # advisory locks that end with the transaction
+        *(715, 764, 765, 767, 952, 953, 954, 955, 956, 957, 958, 964, 1004, 3170, 3171, 3172, 3457, 3460),  # lo_*
+        *range(2923, 2940),  # table_to_xml, query_to_xml, cursor_to_xml …
+        *(3585, 3689, 3690),  # ts_rewrite and ts_stat with a query
+    )
+)
 
 
 def read(notices: list[Mapping[str, str]]) -> Analysis | None:

@@ -144,7 +144,7 @@ def _apply(
         fresh_location=_fresh_manifest(core, at, head),
         next_row_id=where.next.get(ROWS, 0),
         now_ms=now,
-        table=f"table {identifier}",
+        table=str(identifier),
         strict=at.strict,
     )
     if isinstance(outcome, Conflict):

@@ -322,12 +322,12 @@ def _replay(core: Core, opened: Opened, at: Standing, key: Identifier, current: 
 
 
 def _first_requirements(words: Sequence[TableWords]) -> list[dict[str, Any]]:
-    """Requirements of the first commit say what the chain was based on; later ones speak of the overlay itself."""
-    found: list[dict[str, Any]] = []
-    for requirement in words[0].requirements if words else []:
-        if requirement.get("type") in ("assert-table-uuid", "assert-ref-snapshot-id"):
-            found.append(requirement)
-    return found
+    """What the chain was based on. A later requirement of the same kind speaks of what the overlay made of it."""
+    found: dict[tuple[Any, Any], dict[str, Any]] = {}
+    for each in words:
+        for requirement in each.requirements:
+            found.setdefault((requirement.get("type"), requirement.get("ref")), requirement)
+    return list(found.values())
 
 
 def _rehome(core: Core, opened: Opened, at: Standing, key: Key, entry: Entry | None, operation: str) -> Step:

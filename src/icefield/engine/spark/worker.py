@@ -1,13 +1,15 @@
 """The engine as a process of its own, for doors that must not run a JVM: ``python -m icefield.engine.spark.worker``.
 
 Listens on a Unix socket (mode 0600) and speaks ``frames``. One connection is one engine session and one thread. The
-socket is there before Spark is: who connects early waits. When Spark's JVM dies this process ends, too: whoever
-supervises it starts it again, and every request in flight ends with an error.
+socket is there before Spark is: who connects early waits. Standard output says ``ready {…}``, for a supervisor. When
+Spark's JVM dies this process ends, too: whoever supervises it starts it again, and every request in flight ends with an
+error.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import signal
@@ -292,14 +294,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--server", required=True, help="the server's address, as http://127.0.0.1:8181")
     parser.add_argument("--watch-stdin", action="store_true", help="end when standard input closes")
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log.setLevel(logging.INFO)
+    # A broken connection to the JVM is told by our own errors; Py4J's traces say no more.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
 
     listener = _listen(options.socket)
     if options.watch_stdin:
         threading.Thread(target=_end_with_stdin, name="icefield-parent", daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    print("progress starting Spark", flush=True)
     try:
         root = start_spark("icefield engine", _CONF)
     except IcefieldError as error:
@@ -308,6 +312,7 @@ def main(arguments: list[str] | None = None) -> int:
     threading.Thread(target=_end_with_jvm, name="icefield-jvm", daemon=True).start()
     threading.Thread(target=_warm_up, args=(root,), name="icefield-warm-up", daemon=True).start()
     log.info("engine ready at %s", options.socket)
+    print("ready", json.dumps({"socket": str(options.socket), "pid": os.getpid()}), flush=True)
     try:
         Worker(options.server, root).serve(listener)
     except KeyboardInterrupt:
