@@ -40,9 +40,9 @@ def milliseconds(times: list[float]) -> str:
     return f"p50 {ordered[len(ordered) // 2] * 1e3:.2f} ms, p95 {ordered[len(ordered) * 95 // 100] * 1e3:.2f} ms"
 
 
-def timed(work: Callable[[], object]) -> float:
+def timed(work: Callable[..., object], *arguments: object) -> float:
     begin = time.perf_counter()
-    work()
+    work(*arguments)
     return time.perf_counter() - begin
 
 
@@ -80,12 +80,12 @@ def main(entries: int = 100_000, commits: int = 2_000) -> None:
             for space in (name(number).namespace[:1], name(number).namespace):
                 everything[space] = Entry(f"{DRAW.getrandbits(128):032x}", EntryKind.NAMESPACE)
         everything |= {name(number): table(number) for number in range(entries)}
-        print(f"build {entries:,} entries: {timed(lambda: publish(everything)):.2f} s, {checkpointed() / 1e6:.1f} MB")
+        print(f"build {entries:,} entries: {timed(publish, everything):.2f} s, {checkpointed() / 1e6:.1f} MB")
 
         with store.read() as reader:
             before_segments = {segment.id for segment in reader.find(SegmentRecord)}
         before = checkpointed()
-        times = [timed(lambda: publish({name(n): table(n)})) for n in (DRAW.randrange(entries) for _ in range(commits))]
+        times = [timed(publish, {name(n): table(n)}) for n in (DRAW.randrange(entries) for _ in range(commits))]
         growth = (checkpointed() - before) / commits
         with store.read() as reader:
             made = [len(one.nodes) for one in reader.find(SegmentRecord) if one.id not in before_segments]
@@ -97,32 +97,27 @@ def main(entries: int = 100_000, commits: int = 2_000) -> None:
         with store.read() as reader:
             head = graph.resolve(reader, "lake").commit
             earlier = graph.log(reader, head, 11)[-1]
-            log = timed(lambda: graph.log(reader, head, 50))
+            bases = timed(graph.merge_bases, reader, graph.commit(reader, 1), head)
+            log = timed(graph.log, reader, head, 50)
         tree = graph.tree(head)
-        warm = [timed(lambda: tree.get(name(n))) for n in (DRAW.randrange(entries) for _ in range(2_000))]
-        cold_graph = Graph(store, SystemClock(), SystemRandomness())
+        warm = [timed(tree.get, name(n)) for n in (DRAW.randrange(entries) for _ in range(2_000))]
+        cold_tree = Graph(store, SystemClock(), SystemRandomness()).tree(head)
         picked = [DRAW.randrange(entries) for _ in range(200)]
-        cold = [timed(lambda: cold_graph.tree(head).get(name(n))) for n in picked]
+        cold = [timed(cold_tree.get, name(n)) for n in picked]
         fresh = Graph(store, SystemClock(), SystemRandomness())
         print(f"get: cached {milliseconds(warm)}; filling the cache {milliseconds(cold)}")
         space = ("team_05", "warehouse")
         print(
-            f"list {len(tree.children(space)):,}: cold {timed(lambda: fresh.tree(head).children(space)) * 1e3:.1f} ms, "
-            f"warm {timed(lambda: tree.children(space)) * 1e3:.1f} ms; "
-            f"namespaces of the top: {timed(lambda: tree.namespaces(())) * 1e3:.1f} ms"
+            f"list {len(tree.children(space)):,}: cold {timed(fresh.tree(head).children, space) * 1e3:.1f} ms, "
+            f"warm {timed(tree.children, space) * 1e3:.1f} ms; "
+            f"namespaces of the top: {timed(tree.namespaces, ()) * 1e3:.1f} ms"
         )
         print(
-            f"diff over 10 commits: {timed(lambda: graph.diff(earlier, head)) * 1e3:.1f} ms; "
+            f"diff over 10 commits: {timed(graph.diff, earlier, head) * 1e3:.1f} ms; "
             f"log of 50: {log * 1e3:.1f} ms; "
-            f"merge base over {commits:,} commits, first time: {merge_base(graph, store, head) * 1e3:.1f} ms"
+            f"merge base over {commits:,} commits, first time: {bases * 1e3:.1f} ms"
         )
         store.close()
-
-
-def merge_base(graph: Graph, store: object, head: object) -> float:
-    with store.read() as reader:  # type: ignore[attr-defined]
-        first = graph.commit(reader, 1)
-        return timed(lambda: graph.merge_bases(reader, first, head))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -191,7 +191,8 @@ def _owned(data: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise Unavailable(
-                f"another server runs on {data}: use that one (icefield.connect({str(data)!r}) joins it), or stop it first"
+                f"another server runs on {data}: use that one (icefield.connect({str(data)!r}) joins it), "
+                "or stop it first"
             ) from None
         yield
 

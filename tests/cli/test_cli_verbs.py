@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from icefield import __version__
+from icefield.cli.program import main
 from icefield.client.http import Management
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -61,8 +62,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def run(server: Server) -> Run:
-    return lambda *arguments: icefield(*arguments, "--data", str(server.data))
+def run(server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command in this very process, which saves its start; the other tests start it for real."""
+
+    def typed(*arguments: str) -> subprocess.CompletedProcess[str]:
+        line = ["icefield", *arguments, "--data", str(server.data)]
+        monkeypatch.setattr(sys, "argv", line)
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(line, int(end.value.code or 0), said.out, said.err)
+
+    return typed
 
 
 def answer(done: subprocess.CompletedProcess[str], code: int = 0) -> dict[str, Any]:

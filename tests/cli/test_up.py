@@ -1,4 +1,4 @@
-"""``icefield up`` with everything real: server, Spark, brain and door; what dies comes back, and nothing outlives it."""
+"""``icefield up``, all of it real: server, Spark, brain and door; what dies comes back, and nothing outlives it."""
 
 from __future__ import annotations
 
@@ -150,8 +150,7 @@ def test_kill_9_of_the_supervisor_leaves_no_process_within_five_seconds(tmp_path
     stack.process.stop()
 
 
-def test_a_signal_stops_everything_and_takes_the_up_file_away(tmp_path: Path) -> None:
-    stack = Stack(tmp_path / "lake")
+def test_a_signal_stops_everything_and_takes_the_up_file_away(stack: Stack) -> None:
     everything = descendants(stack.process.pid)
     os.kill(stack.process.pid, signal.SIGTERM)
     wait_for(lambda: not any(alive(pid) for pid in everything), seconds=30)

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.inprocess import Inprocess
-from support.writer import Engine
 
 from icefield.store.port import Store, StoreReader, StoreWriter
 from icefield.store.sql.sqlite import open_sqlite
 from icefield.volume.local import LocalVolume
+from support.inprocess import Inprocess
+from support.writer import Engine
 
 
 class Broken(Exception):

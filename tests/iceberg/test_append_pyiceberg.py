@@ -16,7 +16,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import StringType
 
 from icefield.iceberg.metadata import apply_updates
-from icefield.iceberg.rebase import Rebased, reachable_files, rebase_table
+from icefield.iceberg.reach import reachable_files
+from icefield.iceberg.rebase import Rebased, rebase_table
 from icefield.iceberg.requirements import failed_requirements
 from icefield.model.conflicts import Conflict
 

@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from iceberg_worlds import BY_DAY, SPEC, Json, World, added_entry, check_row_ids, live_count, updates_of
 
-from icefield.iceberg.rebase import Rebased, reachable_files, rebase_table
+from icefield.iceberg.reach import reachable_files
+from icefield.iceberg.rebase import Rebased, rebase_table
 from icefield.iceberg.requirements import FailedRequirement, failed_requirements
 from icefield.model.conflicts import Conflict
+from icefield.model.errors import BadRequest
+from icefield.volume.port import FileTooLarge, NoSuchFile
 
 VERSIONS = pytest.mark.parametrize("version", [2, 3])
 NOW = 5_000
@@ -1152,3 +1155,55 @@ def test_any_append_lands_after_anything(data: st.DataObject) -> None:
     old = reachable_files(head, world.read)
     assert answer.referenced == (client_files & reached) - old
     assert set(answer.superseded) == client_files - reached
+
+
+# --- files that cannot be read -----------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_not_there_or_too_large() -> None:
+    world = World(3)
+    base = grown(world, world.empty(), 1)
+    mine = world.append(base, 5)
+    head = grown(world, base, 10)
+    manifest = lists(world, mine)[0]["manifest_path"]
+    for location in (mine["manifest-list"], manifest, head_snapshot(head)["manifest-list"]):
+        for problem in (NoSuchFile, FileTooLarge):
+
+            def read(at: str, location: str = location, problem: type[Exception] = problem) -> bytes:
+                if at == location:
+                    raise problem
+                return world.files[at]
+
+            world.read = read  # type: ignore[method-assign]
+            if problem is FileTooLarge:
+                assert location in conflict(world, head, updates_of(mine)).message
+            else:
+                with pytest.raises(BadRequest, match=location):
+                    rebase(world, head, updates_of(mine))
+
+
+@pytest.mark.parametrize("broken", ["list", "manifest"])
+def test_a_file_that_is_corrupt(broken: str) -> None:
+    world = World(3)
+    base = grown(world, world.empty(), 1)
+    mine = world.append(base, 5)
+    head = grown(world, base, 10)
+    location = mine["manifest-list"] if broken == "list" else lists(world, mine)[0]["manifest_path"]
+    world.files[location] = world.files[location][:-20]
+    with pytest.raises(BadRequest, match=location):
+        rebase(world, head, updates_of(mine))
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [None, 7, {}, {"snapshot-id": "x"}, {"manifest-list": 5}, {"summary": None}, {"summary": {"operation": "eat"}}],
+)
+def test_a_snapshot_that_is_malformed(snapshot: Any) -> None:
+    world = World(3)
+    base = grown(world, world.empty(), 1)
+    mine = world.append(base, 5)
+    head = grown(world, base, 10)
+    updates = updates_of(mine)
+    updates[0]["snapshot"] = mine | snapshot if snapshot else snapshot
+    with pytest.raises(BadRequest, match="updates\\[0\\]"):
+        rebase_table(None, head, updates, [], read=world.read, fresh_location=world.fresh, next_row_id=0, now_ms=NOW)

@@ -64,7 +64,10 @@ def test_ids_are_fresh_top_level_first_and_spec_follows_its_column() -> None:
 
 
 def test_struct_fields_come_before_what_is_nested_in_them() -> None:
-    deep = {"type": "struct", "fields": [field(50, "a", {"type": "struct", "fields": [field(51, "x")]}), field(52, "b")]}
+    deep = {
+        "type": "struct",
+        "fields": [field(50, "a", {"type": "struct", "fields": [field(51, "x")]}), field(52, "b")],
+    }
     meta = create(request(field(7, "s", deep), field(3, "t")))
     s, t = meta["schemas"][0]["fields"]
     a, b = s["type"]["fields"]

@@ -79,9 +79,9 @@ def test_a_table_that_does_not_exist() -> None:
 
 def test_judged_against_what_was_served() -> None:
     served = raise_counters(table(), last_column_id=1000)
-    assert failed_requirements(
-        served, [requirement("assert-last-assigned-field-id", last_assigned_field_id=1000)]
-    ) == []
+    assert (
+        failed_requirements(served, [requirement("assert-last-assigned-field-id", last_assigned_field_id=1000)]) == []
+    )
 
 
 def test_an_old_files_main_is_implied() -> None:
@@ -114,7 +114,7 @@ def test_malformed_requirements(item: Any, field: str) -> None:
         failed_requirements(None, item if isinstance(item, dict) else {})
 
 
-# --- structure -----------------------------------------------------------------------------------------------------------
+# --- structure -------------------------------------------------------------------------------------------------------
 
 
 def broken(path: str, value: Any, meta: Json | None = None) -> Json:
@@ -203,7 +203,7 @@ def test_tolerance_for_other_writers(path: str, value: Any) -> None:
     check_metadata(broken(path, value))
 
 
-# --- ids -----------------------------------------------------------------------------------------------------------------
+# --- ids -------------------------------------------------------------------------------------------------------------
 
 
 def test_raise_counters_never_lowers_and_copies() -> None:

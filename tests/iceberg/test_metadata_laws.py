@@ -42,7 +42,7 @@ modest = settings(max_examples=60, deadline=None, suppress_health_check=[HealthC
 hard = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-# --- schemas ----------------------------------------------------------------------------------------------------------
+# --- schemas ---------------------------------------------------------------------------------------------------------
 
 PRIMITIVES = ["boolean", "int", "long", "string", "decimal(9,2)", "fixed[4]", "variant", "timestamp_ns", "geometry"]
 
@@ -92,12 +92,7 @@ def test_fresh_ids_are_dense_and_in_javas_order(schema: Json) -> None:
     def check(fields: list[Json]) -> None:
         ids = [field["id"] for field in fields]
         assert ids == list(range(ids[0], ids[0] + len(ids))) if ids else True
-        below = [
-            inner.id
-            for field in fields
-            for inner in walk({"fields": [field]})
-            if inner.parents
-        ]
+        below = [inner.id for field in fields for inner in walk({"fields": [field]}) if inner.parents]
         assert all(number > ids[-1] for number in below)
         for field in fields:
             if isinstance(field["type"], dict) and field["type"]["type"] == "struct":
@@ -113,7 +108,7 @@ def test_reading_a_schema_twice_changes_nothing(schema: Json) -> None:
     assert read_schema(once, "schema", version=3) == once
 
 
-# --- sequences of commits -----------------------------------------------------------------------------------------------
+# --- sequences of commits --------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -138,7 +133,10 @@ def one_commit(draw: st.DrawFn, meta: Json, step: int) -> list[Json]:
         lambda: insert(200 + step, meta)[:1],
         lambda: add_column(meta, meta["last-column-id"] + draw(st.integers(1, 2000)), f"n{step}"),
         lambda: [
-            {"action": "set-current-schema", "schema-id": draw(st.sampled_from([s["schema-id"] for s in meta["schemas"]]))}
+            {
+                "action": "set-current-schema",
+                "schema-id": draw(st.sampled_from([s["schema-id"] for s in meta["schemas"]])),
+            }
         ],
         lambda: [
             {
@@ -213,7 +211,7 @@ def test_one_commit_of_all_updates_equals_many(case: tuple[Json, list[list[Json]
     check_metadata(whole)
 
 
-# --- garbage --------------------------------------------------------------------------------------------------------------
+# --- garbage ---------------------------------------------------------------------------------------------------------
 
 
 def deep(kind: str) -> Any:
@@ -306,8 +304,7 @@ def stored(meta: Json) -> None:
 def test_any_create_request_is_answered(request: Any) -> None:
     try:
         meta = new_table(request, table_uuid=UUID, location=LOCATION, now_ms=NOW)
-    except (BadRequest, NotSupported) as error:
-        assert error.message.isascii() or error.message
+    except (BadRequest, NotSupported):
         return
     stored(meta)
 

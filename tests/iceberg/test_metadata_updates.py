@@ -51,7 +51,7 @@ def update(action: str, **fields: Any) -> Json:
     return {"action": action, **{key.replace("_", "-"): value for key, value in fields.items()}}
 
 
-# --- what clients post ------------------------------------------------------------------------------------------------
+# --- what clients post -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -160,7 +160,7 @@ def test_duckdb_transaction_posts_a_chain_of_snapshots() -> None:
     assert [row["snapshot-id"] for row in meta["snapshot-log"]] == [1, 3]
 
 
-# --- the table ----------------------------------------------------------------------------------------------------------
+# --- the table -------------------------------------------------------------------------------------------------------
 
 
 def test_uuid_is_assigned_once() -> None:
@@ -212,12 +212,14 @@ def test_location() -> None:
     refused(table(), update("set-location", location=""))
 
 
-@pytest.mark.parametrize("action", ["add-encryption-key", "remove-encryption-key", "add-view-version", "drop", "", 7, None])
+@pytest.mark.parametrize(
+    "action", ["add-encryption-key", "remove-encryption-key", "add-view-version", "drop", "", 7, None]
+)
 def test_other_actions_are_named(action: Any) -> None:
     assert refused(table(), {"action": action}).field == "updates[0].action"
 
 
-# --- schemas --------------------------------------------------------------------------------------------------------------
+# --- schemas ---------------------------------------------------------------------------------------------------------
 
 
 def test_add_column() -> None:
@@ -308,7 +310,7 @@ def test_a_schema_that_a_snapshot_needs_stays() -> None:
     assert [schema["schema-id"] for schema in meta["schemas"]] == [1]
 
 
-# --- specs ----------------------------------------------------------------------------------------------------------------
+# --- specs -----------------------------------------------------------------------------------------------------------
 
 
 def spec_field(name: str, transform: str, source: int, **more: Any) -> Json:
@@ -316,7 +318,10 @@ def spec_field(name: str, transform: str, source: int, **more: Any) -> Json:
 
 
 def test_add_spec() -> None:
-    fields = [spec_field("ts_day", "day", 2, **{"field-id": 1000}), spec_field("b", "Bucket[8]", 1, **{"field-id": 1001})]
+    fields = [
+        spec_field("ts_day", "day", 2, **{"field-id": 1000}),
+        spec_field("b", "Bucket[8]", 1, **{"field-id": 1001}),
+    ]
     meta = commit(
         table(),
         update("add-spec", spec={"spec-id": 1, "fields": fields}),
@@ -382,13 +387,15 @@ def test_manifests_with_a_wrong_guess_at_the_specs_id_do_not_land() -> None:
 
 def test_remove_and_default_specs() -> None:
     base = commit(table(), update("add-spec", spec={"fields": []}), update("set-default-spec", spec_id=-1))
-    assert [spec["spec-id"] for spec in commit(base, update("remove-partition-specs", spec_ids=[0]))["partition-specs"]] == [1]
+    assert [
+        spec["spec-id"] for spec in commit(base, update("remove-partition-specs", spec_ids=[0]))["partition-specs"]
+    ] == [1]
     refused(base, update("remove-partition-specs", spec_ids=[1]))
     refused(base, update("set-default-spec", spec_id=9))
     refused(base, update("set-default-spec", spec_id=-1))
 
 
-# --- sort orders ------------------------------------------------------------------------------------------------------------
+# --- sort orders -----------------------------------------------------------------------------------------------------
 
 
 def test_sort_orders() -> None:
@@ -418,7 +425,7 @@ def test_sort_orders() -> None:
     refused(table(), update("add-sort-order", sort_order={"order-id": 1, "fields": [field | {"source-id": 3}]}))
 
 
-# --- snapshots ----------------------------------------------------------------------------------------------------------------
+# --- snapshots -------------------------------------------------------------------------------------------------------
 
 
 def test_insert() -> None:
@@ -561,7 +568,9 @@ def test_expire() -> None:
     assert meta["statistics"] == []
     assert [row["snapshot-id"] for row in meta["snapshot-log"]] == [3, 4]
     # a gap ends the history: 1 would seem to have been current in 2's time
-    assert [row["snapshot-id"] for row in commit(base, update("remove-snapshots", snapshot_ids=[2]))["snapshot-log"]] == [3, 4]
+    assert [
+        row["snapshot-id"] for row in commit(base, update("remove-snapshots", snapshot_ids=[2]))["snapshot-log"]
+    ] == [3, 4]
 
 
 def test_removing_the_current_snapshot_leaves_none() -> None:
@@ -571,7 +580,7 @@ def test_removing_the_current_snapshot_leaves_none() -> None:
     assert meta["last-sequence-number"] == 2
 
 
-# --- statistics ---------------------------------------------------------------------------------------------------------------
+# --- statistics ------------------------------------------------------------------------------------------------------
 
 
 def test_statistics() -> None:
@@ -609,12 +618,14 @@ def test_statistics() -> None:
     )
     assert [row["snapshot-id"] for row in gone["statistics"]] == [2]
     assert gone["partition-statistics"] == []
-    assert "statistics.snapshot-id is 1" in refused(base, update("set-statistics", snapshot_id=2, statistics=one)).message
+    assert (
+        "statistics.snapshot-id is 1" in refused(base, update("set-statistics", snapshot_id=2, statistics=one)).message
+    )
     refused(base, update("set-statistics", statistics=one | {"blob-metadata": [{}]}))
     refused(base, update("set-partition-statistics", partition_statistics=[]))
 
 
-# --- the whole ------------------------------------------------------------------------------------------------------------------
+# --- the whole -------------------------------------------------------------------------------------------------------
 
 
 def test_a_commit_is_all_or_nothing_and_pure() -> None:

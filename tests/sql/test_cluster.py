@@ -343,5 +343,5 @@ def test_nothing_of_ours_is_inherited_by_the_server(template, monkeypatch):
     monkeypatch.setenv("PGPASSWORD", "secret-of-ours")
     with Cluster.clone(template) as cluster:
         assert b"secret-of-ours" not in Path(f"/proc/{cluster.pid}/environ").read_bytes()
-        links = [os.readlink(entry) for entry in Path(f"/proc/{cluster.pid}/fd").iterdir()]
+        links = [str(entry.readlink()) for entry in Path(f"/proc/{cluster.pid}/fd").iterdir()]
         assert not [link for link in links if link.endswith("/owner")]

@@ -21,7 +21,13 @@ class Inprocess:
         self.routes = self.application.rest._routes
 
     def __call__(
-        self, method: str, path: str, body: Any = None, *, token: str | None = None, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
     ) -> Answer:
         raw, _, query = path.partition("?")
         told = {"content-type": "application/json", **(headers or {})}
@@ -37,7 +43,9 @@ class Inprocess:
         except IcefieldError as error:
             response = answer_error(error)
         return Answer(
-            response.status, json.loads(response.body) if response.body else None, {k.lower(): v for k, v in response.headers}
+            response.status,
+            json.loads(response.body) if response.body else None,
+            {k.lower(): v for k, v in response.headers},
         )
 
     def get(self, path: str, **kwargs: Any) -> Answer:

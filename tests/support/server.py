@@ -36,7 +36,13 @@ class Http:
         self.token = token
 
     def __call__(
-        self, method: str, path: str, body: Any = None, *, token: str | None = None, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
     ) -> Answer:
         data = None if body is None else (body if isinstance(body, bytes) else json.dumps(body).encode())
         request = urllib.request.Request(self.url + path, data, method=method)  # noqa: S310

@@ -11,7 +11,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "iceberg"))
 
-from iceberg_worlds import SCHEMA, Live, World, updates_of  # noqa: E402
+from iceberg_worlds import SCHEMA, Live, World, updates_of
 
 Json = dict[str, Any]
 RENAMED = {f"{word}_files_count": f"{word}_data_files_count" for word in ("added", "existing", "deleted")}
@@ -48,10 +48,8 @@ class Engine(World):
         return f"{self.location}/{folder}/{what}-{uuid.uuid4()}.avro"
 
     def lines(self, meta: Json, ref: str = "main") -> list[Json]:
-        """A list that the server wrote has the specification's field names; this writer re-writes it with Java's old ones."""
-        return [
-            {RENAMED.get(name, name): value for name, value in line.items()} for line in super().lines(meta, ref)
-        ]
+        """A list that the server wrote has the specification's field names; this writer uses Java's old ones."""
+        return [{RENAMED.get(name, name): value for name, value in line.items()} for line in super().lines(meta, ref)]
 
     def create(self, *, version: int = 2) -> Any:
         body = {"name": self.table, "schema": SCHEMA, "properties": {"format-version": str(version)}}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
 from support.inprocess import Inprocess
 from support.writer import Engine
 
@@ -162,7 +164,7 @@ def test_appends_land_on_a_table_that_moved_meanwhile(lake: Inprocess, version: 
     assert numbers == sorted(set(numbers))
     if version == 3:
         spans = sorted((f.first_row_id, f.record_count) for f in live.values())
-        assert all(a + n <= b for (a, n), (b, _) in zip(spans, spans[1:], strict=False)), "row ids are used once"
+        assert all(a + n <= b for (a, n), (b, _) in itertools.pairwise(spans)), "row ids are used once"
 
 
 def test_what_does_not_commute_is_refused_with_every_conflict_and_nothing_lands(lake: Inprocess) -> None:
@@ -245,7 +247,9 @@ def test_outside_a_statement_a_marked_session_writes_nothing(lake: Inprocess) ->
     number = session.post("statements").body["statement"]
     session.delete(f"statements/{number}")
     assert session.engine("x").create().status == 400
-    assert session.lake.delete(f"/v1/{session.address}/namespaces/sales/tables/orders", token=session.token).status == 400
+    assert (
+        session.lake.delete(f"/v1/{session.address}/namespaces/sales/tables/orders", token=session.token).status == 400
+    )
     assert session.lake.delete("/v1/lake/namespaces/sales/tables/orders").status == 204
 
 

@@ -31,7 +31,6 @@ MAX_LOG_PAGE = 1_000
 
 def create_repo(core: Core, name: str, properties: Mapping[str, str]) -> dict[str, Any]:
 
-
     check_repo_name(name)
     for key, value in properties.items():
         if key != "client-gc" or value not in ("refuse", "allow"):
@@ -138,7 +137,9 @@ def _side(core: Core, entry: Entry | None) -> dict[str, Any] | None:
     records = ((snapshot or {}).get("summary") or {}).get("total-records")
     return {
         "snapshot-id": snapshot["snapshot-id"] if snapshot is not None else None,
-        "records": int(records) if isinstance(records, str) and records.isdecimal() else (0 if snapshot is None else None),
+        "records": int(records)
+        if isinstance(records, str) and records.isdecimal()
+        else (0 if snapshot is None else None),
         "metadata-location": entry.metadata_location,
     }
 
@@ -171,8 +172,8 @@ def merge(
     id_: str | None = None,
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Fast-forward where nothing happened on the other side; else entries that changed on one side only; else conflicts,
-    all at once. Asked again with the same id it answers the first outcome."""
+    """Fast-forward where nothing happened on the other side; else entries that changed on one side only; else
+    conflicts, all at once. Asked again with the same id it answers the first outcome."""
     key = f"merge/{repo}/{id_}" if id_ is not None else None
     if key is not None:
         with core.store.read() as reader:

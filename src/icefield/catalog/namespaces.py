@@ -80,7 +80,9 @@ def update_properties(
         changed = Entry(entry.id, entry.kind, properties=tuple(sorted(after.items())))
         return [Step(Change("change", {namespace: changed}))]
 
-    place.write(verb, message=f"set properties of namespace {'.'.join(namespace)}", operation="set-namespace-properties")
+    place.write(
+        verb, message=f"set properties of namespace {'.'.join(namespace)}", operation="set-namespace-properties"
+    )
     return answer
 
 

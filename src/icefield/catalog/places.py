@@ -1,8 +1,8 @@
 """A place: where a client stands, opened. Every verb of the catalog is said at a place.
 
-    lake, lake@dev          a branch: a write lands at once
-    lake@v1, lake@3f2c…     a tag or a commit: reads only
-    lake@~<session>         a session's symbolic ref: a branch or, after BEGIN, a transaction
+lake, lake@dev          a branch: a write lands at once
+lake@v1, lake@3f2c…     a tag or a commit: reads only
+lake@~<session>         a session's symbolic ref: a branch or, after BEGIN, a transaction
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any
 from icefield.graph.tree import TreeView
 from icefield.model.errors import BadRequest, CommitConflict, ReadOnly, Unauthorized, WrongState
 from icefield.model.names import Address
+from icefield.store.port import StoreReader
 from icefield.store.records import CommitRecord, SessionRecord
 from icefield.transaction import ranges, transactions
 from icefield.transaction.core import Core
-from icefield.transaction.landing import Landed, land, refuses_client_gc
+from icefield.transaction.landing import Guard, Landed, land, refuses_client_gc
 from icefield.transaction.load_tokens import PREFIX, LoadToken, seal, unseal
 from icefield.transaction.ranges import Scope
 from icefield.transaction.served import Overlaid
@@ -66,7 +67,9 @@ class Place:
                 flying = self.token.statements
             else:
                 flying = tuple(s["n"] for s in in_flight(self.session))
-            config["token"] = seal(LoadToken(self.session.id, self.session.epoch, flying, entry), self.core.load_token_key)
+            config["token"] = seal(
+                LoadToken(self.session.id, self.session.epoch, flying, entry), self.core.load_token_key
+            )
         return config
 
     def etag(self, *parts: str) -> str:
@@ -82,10 +85,28 @@ class Place:
         """Lands the verb on the branch, or stages it in the transaction (then None)."""
         if self.scope is None:
             raise ReadOnly(f"{self.name} is a {self.kind}: it does not change; write to a branch")
-        strict = self._check_statement(table_commit)
+        strict = False
+        guard: Guard | None = None
+        if self.session is not None:
+            strict = self._check_statement(self.session, table_commit)
+
+            def still_in_time(writer: StoreReader) -> None:
+                """Once more in the store transaction that writes: the statement may have returned in between."""
+                assert self.session is not None
+                now = writer.get(SessionRecord, self.session.id)
+                if now is None or now.epoch != self.session.epoch or now.closed:
+                    raise WrongState(
+                        f"session {self.session.id} moved on while this write was under way: it is refused"
+                    )
+                self._check_statement(now, table_commit)
+
+            guard = still_in_time
+
         try:
             if self.transaction is not None:
-                transactions.stage(self.core, self.transaction, verb, overlaid=self.overlaid, strict=strict)
+                transactions.stage(
+                    self.core, self.transaction, verb, overlaid=self.overlaid, strict=strict, guard=guard
+                )
                 return None
             landed = land(
                 self.core,
@@ -98,6 +119,7 @@ class Place:
                 details={"operation": operation},
                 strict=strict,
                 seen=self._seen() if self.session is not None else None,
+                guard=guard,
             )
         except CommitConflict as conflict:
             if self.session is None:
@@ -121,18 +143,16 @@ class Place:
 
         return seen
 
-    def _check_statement(self, table_commit: bool) -> bool:
+    def _check_statement(self, session: SessionRecord, table_commit: bool) -> bool:
         """Nothing of an earlier epoch lands. Says whether the statement is a strict write."""
-        if self.session is None:
-            return False
-        flying = {s["n"]: s for s in in_flight(self.session)}
+        flying = {s["n"]: s for s in in_flight(session)}
         token = self.token
-        if token is not None and token.epoch != self.session.epoch:
+        if token is not None and token.epoch != session.epoch:
             raise WrongState(
-                f"this write belongs to an earlier epoch of session {self.session.id} (its transaction ended, or the "
+                f"this write belongs to an earlier epoch of session {session.id} (its transaction ended, or the "
                 "session moved to another branch): nothing of it was kept"
             )
-        if self.session.statement == 0:
+        if session.statement == 0:
             return False  # never marked
         if table_commit:
             if token is None:
@@ -143,12 +163,12 @@ class Place:
             own = [flying[n] for n in token.statements if n in flying]
             if not own:
                 raise WrongState(
-                    f"the statement of session {self.session.id} that this write belongs to has returned already: "
+                    f"the statement of session {session.id} that this write belongs to has returned already: "
                     "its late write is refused"
                 )
             return any(s["strict"] for s in own)
         if not flying:
-            raise WrongState(f"no statement of session {self.session.id} is in flight: its late write is refused")
+            raise WrongState(f"no statement of session {session.id} is in flight: its late write is refused")
         return any(s["strict"] for s in flying.values())
 
 

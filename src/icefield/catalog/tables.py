@@ -113,7 +113,9 @@ def _stage_create(place: Place, identifier: Identifier, entry_id: str, metadata:
         )
     _make_folders(place, metadata)
     served = place.overlaid.lay_over(metadata)
-    return LoadedTable(identifier, None, served, place.config(entry_id, metadata["location"]), place.etag(entry_id, "staged"))
+    return LoadedTable(
+        identifier, None, served, place.config(entry_id, metadata["location"]), place.etag(entry_id, "staged")
+    )
 
 
 def commit(place: Place, commits: Sequence[TableCommit]) -> list[LoadedTable]:
@@ -141,9 +143,7 @@ def commit(place: Place, commits: Sequence[TableCommit]) -> list[LoadedTable]:
                     steps.append(commit_table(place.core, at, each.identifier, each.updates, each.requirements))
             except CommitConflict as error:
                 failure = failure or error
-                conflicts.extend(
-                    error.conflicts or [Conflict(str(each.identifier), "conflict", error.message)]
-                )
+                conflicts.extend(error.conflicts or [Conflict(str(each.identifier), "conflict", error.message)])
         if failure is not None:
             message = failure.message if len(conflicts) == 1 else "; ".join(c.message for c in conflicts)
             raise CommitConflict(message, conflicts)
@@ -203,9 +203,7 @@ def _creation(
     location = fresh_metadata_location(place.core, at, metadata)
     entry = Entry(entry_id, EntryKind.TABLE, location, metadata["location"])
     words = TableWords(entry_id, [], [], digests=digests) if digests else None
-    return Step(
-        Change("create", {identifier: entry}, words), {location: encode(metadata)}, {entry_id: metadata}
-    )
+    return Step(Change("create", {identifier: entry}, words), {location: encode(metadata)}, {entry_id: metadata})
 
 
 def drop(place: Place, identifier: Identifier, *, purge: bool) -> None:

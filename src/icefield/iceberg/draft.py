@@ -43,7 +43,7 @@ class Draft:
     def version(self) -> int:
         return int(self.meta["format-version"])
 
-    # --- owned copies ---------------------------------------------------------------------------------------------
+    # --- owned copies ------------------------------------------------------------------------------------------------
 
     def rows(self, key: str) -> list[Any]:
         """The list under ``key``, for changing."""
@@ -76,7 +76,7 @@ class Draft:
             self._snapshot_ids = {snapshot["snapshot-id"] for snapshot in self.meta.get("snapshots") or ()}
         return self._snapshot_ids
 
-    # --- lookups --------------------------------------------------------------------------------------------------
+    # --- lookups -----------------------------------------------------------------------------------------------------
 
     def by_id(self, key: str, id_key: str, number: int | None) -> Json | None:
         for item in self.meta[key]:
@@ -94,7 +94,7 @@ class Draft:
             raise bad(path, "comes before the table has a current schema")
         return schema
 
-    # --- the current snapshot ---------------------------------------------------------------------------------------
+    # --- the current snapshot ----------------------------------------------------------------------------------------
 
     def set_current_snapshot(self, snapshot_id: int) -> None:
         previous = current_snapshot_id(self.meta)
@@ -123,7 +123,7 @@ class Draft:
             self.clear_current_snapshot()
         self.refs().pop(name, None)
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- the end -----------------------------------------------------------------------------------------------------
 
     def finish(self) -> Json:
         if self.base is None:

@@ -11,11 +11,26 @@ from typing import Any
 
 from icefield.iceberg import avro
 from icefield.model.errors import BadRequest
+from icefield.volume.port import FileTooLarge, NoSuchFile
 
 Read = Callable[[str], bytes]
 """location -> the file's bytes"""
 
 DATA, DELETES = 0, 1
+
+
+def existing(read: Read) -> Read:
+    """The same reader, with the volume's own exceptions turned into words about the request."""
+
+    def checked(location: str) -> bytes:
+        try:
+            return read(location)
+        except NoSuchFile:
+            raise BadRequest(f"{location} is named by a snapshot and is not there", field="manifest-list") from None
+        except FileTooLarge:
+            raise avro.BeyondLimits(f"{location} is larger than this server reads", field="manifest-list") from None
+
+    return checked
 
 
 @dataclass(frozen=True, slots=True)

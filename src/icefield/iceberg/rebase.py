@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icefield.iceberg import schemas
+from icefield.iceberg import avro, schemas
 from icefield.iceberg.append import Append, NotAppend, judge_chain
 from icefield.iceberg.fitting import schema_misfit, spec_misfit, types_misfit
-from icefield.iceberg.manifest_list import ManifestFile, Read, read_list
+from icefield.iceberg.manifest_list import ManifestFile, Read, existing, read_list
 from icefield.iceberg.requirements import FailedRequirement
 from icefield.iceberg.restamp import FreshLocation, Landed, Place, Refusal, rebase_append, renumber
 from icefield.iceberg.shapes import as_object
@@ -61,6 +61,7 @@ def rebase_table(
     Raises ``BadRequest`` for what is malformed and for files that are not there or cannot be read.
     """
     commit = _Commit(base_meta, head_meta, table)
+    read = existing(read)
     try:
         commit.take(updates)
         commit.check_requirements(requirements_failed)
@@ -77,6 +78,8 @@ def rebase_table(
         commit.check_moved()
         commit.check_schema(moved=True)
         return commit.rebased(read, fresh_location, next_row_id, now_ms)
+    except avro.BeyondLimits as error:
+        return Conflict(entry=table, reason="beyond-limits", message=f"{table}: {error.message}")
     except _Stands as stands:
         return Conflict(
             entry=table,
@@ -407,19 +410,6 @@ class _Commit:
             dict.fromkeys(path for each in landed for path in each.superseded if path not in referenced | named)
         )
         return Rebased(restamped, new_files, superseded, referenced, landed[-1].place_after.next_row_id)
-
-
-def reachable_files(metadata: Mapping[str, Any], read: Read) -> set[str]:
-    """The manifest lists and manifests of every snapshot in a metadata file."""
-    files: set[str] = set()
-    for snapshot in metadata.get("snapshots") or ():
-        location = snapshot.get("manifest-list")
-        if location is None:
-            files.update(snapshot.get("manifests") or ())
-        elif location not in files:
-            files.add(location)
-            files.update(line.path for line in read_list(location, read(location)).manifests)
-    return files
 
 
 def _named(snapshot_id: int | None) -> str:

@@ -59,7 +59,7 @@ class Field:
         return isinstance(self.type, dict) and self.type["type"] == "struct"
 
 
-# --- reading ------------------------------------------------------------------------------------------------------
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read_schema(value: Any, path: str, *, version: int, max_id: int = MAX_FIELD_ID) -> Json:
@@ -210,7 +210,7 @@ def _check_identifiers(schema: Json, path: str) -> None:
                 raise bad(at, f"names {field.name!a}, which is nested in {parent.name!a}, not a required struct")
 
 
-# --- walking ------------------------------------------------------------------------------------------------------
+# --- walking ---------------------------------------------------------------------------------------------------------
 
 
 def walk(schema: Json) -> Iterator[Field]:
@@ -265,7 +265,7 @@ def highest_field_id(schema: Json) -> int:
     return max((field.id for field in walk(schema)), default=0)
 
 
-# --- comparing ----------------------------------------------------------------------------------------------------
+# --- comparing -------------------------------------------------------------------------------------------------------
 
 
 def same_schema(one: Json, other: Json) -> bool:
@@ -281,7 +281,7 @@ def canonical(schema: Json) -> Json:
     return read_schema(schema, "schema", version=DEFAULTS_VERSION, max_id=INT32_MAX)
 
 
-# --- fresh ids ----------------------------------------------------------------------------------------------------
+# --- fresh ids -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

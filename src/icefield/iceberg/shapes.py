@@ -106,8 +106,10 @@ def as_uuid(value: Any, path: str) -> str:
 def as_text_map(value: Any, path: str) -> dict[str, str]:
     result: dict[str, str] = {}
     for key, text in as_object(value, path).items():
-        as_text(key, f"a key of {path}", empty=True)
-        result[key] = as_text(text, f"{path}[{describe(key)}]", empty=True)
+        if not (isinstance(text, str) and key.isascii() and text.isascii()):
+            as_text(key, f"a key of {path}", empty=True)
+            as_text(text, f"{path}[{describe(key)}]", empty=True)
+        result[key] = text
     return result
 
 

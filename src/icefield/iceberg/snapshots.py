@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from icefield.iceberg.shapes import (
+    INT32_MAX,
+    INT64_MAX,
     Json,
     as_int,
     as_list,
@@ -30,7 +32,7 @@ ROW_LINEAGE_VERSION: Final = 3
 OPERATIONS: Final = ("append", "replace", "overwrite", "delete")
 
 
-# --- reading ------------------------------------------------------------------------------------------------------
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read_snapshot(value: Any, path: str, *, version: int) -> Json:
@@ -130,6 +132,8 @@ def read_partition_statistics(value: Any, path: str) -> Json:
 def check_stored_snapshot(value: Any, path: str) -> Json:
     """A snapshot in a metadata file, perhaps by an old writer: what is there must be of the right type."""
     obj = as_object(value, path)
+    if _plainly_good(obj):
+        return obj
     as_snapshot_id(need(obj, "snapshot-id", path), join(path, "snapshot-id"))
     read_snapshot_id_or_none(obj.get("parent-snapshot-id"), join(path, "parent-snapshot-id"))
     maybe_long(obj, "sequence-number", path)
@@ -148,7 +152,22 @@ def check_stored_snapshot(value: Any, path: str) -> Json:
     return obj
 
 
-# --- questions to checked metadata --------------------------------------------------------------------------------
+def _plainly_good(obj: Json) -> bool:
+    """Most snapshots of a long table, told without making a path for every field. False only means: look closer."""
+    get = obj.get
+    numbers = (get("snapshot-id"), get("timestamp-ms"), get("sequence-number", 0), get("parent-snapshot-id", 0))
+    small = (get("schema-id", 0), get("first-row-id", 0), get("added-rows", 0))
+    if not all(type(number) is int and 0 <= number <= INT64_MAX for number in (*numbers, *small)):
+        return False
+    if small[0] > INT32_MAX:
+        return False
+    location, summary = get("manifest-list"), get("summary")
+    if type(location) is not str or not location or not location.isascii() or type(summary) is not dict:
+        return False
+    return all(type(text) is str and text.isascii() and key.isascii() for key, text in summary.items())
+
+
+# --- questions to checked metadata -----------------------------------------------------------------------------------
 
 
 def current_snapshot_id(meta: Json) -> int | None:

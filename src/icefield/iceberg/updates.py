@@ -96,7 +96,7 @@ def _version(update: Json, path: str) -> int:
     return supported_version(need_int(update, "format-version", path, low=1), join(path, "format-version"))
 
 
-# --- the table itself -----------------------------------------------------------------------------------------------
+# --- the table itself ------------------------------------------------------------------------------------------------
 
 
 def _assign_uuid(draft: Draft, update: Json, path: str) -> None:
@@ -149,7 +149,7 @@ def _remove_properties(draft: Draft, update: Json, path: str) -> None:
         properties.pop(name, None)
 
 
-# --- schemas ----------------------------------------------------------------------------------------------------------
+# --- schemas ---------------------------------------------------------------------------------------------------------
 
 
 def _add_schema(draft: Draft, update: Json, path: str) -> None:
@@ -210,7 +210,7 @@ def _int_set(update: Json, key: str, path: str) -> set[int]:
     return {as_int(item, f"{path}.{key}[{i}]") for i, item in enumerate(need_list(update, key, path))}
 
 
-# --- partition specs --------------------------------------------------------------------------------------------------
+# --- partition specs -------------------------------------------------------------------------------------------------
 
 
 def _add_spec(draft: Draft, update: Json, path: str) -> None:
@@ -251,7 +251,7 @@ def _remove_partition_specs(draft: Draft, update: Json, path: str) -> None:
     draft.reshaped = True
 
 
-# --- sort orders ------------------------------------------------------------------------------------------------------
+# --- sort orders -----------------------------------------------------------------------------------------------------
 
 
 def _add_sort_order(draft: Draft, update: Json, path: str) -> None:
@@ -279,7 +279,7 @@ def _set_default_sort_order(draft: Draft, update: Json, path: str) -> None:
         draft.reshaped = True
 
 
-# --- snapshots --------------------------------------------------------------------------------------------------------
+# --- snapshots -------------------------------------------------------------------------------------------------------
 
 
 def _add_snapshot(draft: Draft, update: Json, path: str) -> None:
@@ -376,7 +376,7 @@ def _remove_snapshots(draft: Draft, update: Json, path: str) -> None:
         draft.added_snapshots.pop(snapshot_id, None)
 
 
-# --- statistics -------------------------------------------------------------------------------------------------------
+# --- statistics ------------------------------------------------------------------------------------------------------
 
 
 def _set_statistics(draft: Draft, update: Json, path: str) -> None:

@@ -44,6 +44,7 @@ READY = b"Z"
 
 _MERGEABLE = b"Dd"
 _COPY_CHUNK = 1 << 20
+_CANCEL_AGAIN_S = 0.5
 _M = TypeVar("_M", bound=m.BackendMessage)
 PORT = 5432
 
@@ -187,7 +188,12 @@ class BrainLink:
                 self._stream.write(encode(m.CopyFail("cancelled")) + SYNC + 2 * encode(m.Query("")))
                 previous, marks = b"", 0
                 while not (previous == READY and marks == 2):
-                    kind = (await self._next_run()).kind
+                    try:
+                        async with asyncio.timeout(_CANCEL_AGAIN_S):
+                            kind = (await self._next_run()).kind
+                    except TimeoutError:
+                        await self.cancel()  # the first one may have come before the statement had begun
+                        continue
                     if kind in b"NSA":
                         continue
                     if kind == b"I" and previous == READY:

@@ -241,7 +241,7 @@ class _Conversation:
 
     async def _handle(self, event: m.FrontendMessage) -> None:
         session = self._session
-        assert session is not None  # noqa: S101 (``_serve`` follows ``_open``)
+        assert session is not None
         try:
             match event:
                 case m.Query():
@@ -331,7 +331,7 @@ class _Conversation:
                     await self.drain()
 
     def _ready(self, outcome: Outcome) -> None:
-        assert self._session is not None  # noqa: S101
+        assert self._session is not None
         self.write(m.ReadyForQuery(self._session.transaction_status))
         self._connection.answered(outcome)
 

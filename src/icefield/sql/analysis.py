@@ -8,7 +8,7 @@ escapes the blanks inside them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -37,8 +37,13 @@ class Analysis:
     returning: bool
     on_conflict: bool
     modifying_cte: bool
-    plain: bool
-    """Only PostgreSQL's own functions, none of which leaves anything behind: undoing the statement loses nothing."""
+    harmless: bool
+    """No views, and only PostgreSQL's own functions, none of which leaves anything behind or runs SQL of its own."""
+
+    @property
+    def plain(self) -> bool:
+        """What it reads is all in sight, and undoing it loses nothing."""
+        return self.harmless and self.command in (Command.SELECT, Command.INSERT)
 
 
 _HEAD = re.compile(r"\{QUERY\s+:commandType\s+(\d+)")
@@ -65,7 +70,7 @@ _EFFECTS = frozenset(
 )
 
 
-def read(notices: list[Mapping[str, str]]) -> Analysis | None:
+def read(notices: Sequence[Mapping[str, str]]) -> Analysis | None:
     """The first parse tree among the notices (a Parse sends one; functions that it inlines may send more)."""
     for fields in notices:
         if fields.get("M") == _TITLE and "D" in fields:
@@ -96,8 +101,7 @@ def _read(tree: str) -> Analysis:
         _RETURNING.search(tree) is not None,
         _ON_CONFLICT.search(tree) is not None,
         modifying,
-        plain=command in (Command.SELECT, Command.INSERT)
-        and not modifying
+        harmless=not modifying
         and all(oid < _FIRST_USER_OID for oid in functions)
         and not functions & _EFFECTS
         and all(int(found[1]) < _FIRST_USER_OID for found in _TYPE.finditer(tree))

@@ -8,13 +8,14 @@ function, EXECUTE …), all is undone and done again with that one filled, too. 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from icefield.pgwire import messages as m
-from icefield.pgwire.brain_link import PARSED, SYNC
-from icefield.pgwire.codec import decode_run, encode
+from icefield.pgwire.brain_link import SYNC
+from icefield.pgwire.codec import Frame, decode_backend, decode_run, encode
 from icefield.pgwire.errors import PgError
 from icefield.sql import law, rows
 from icefield.sql.analysis import ASK, Analysis, Command, read
@@ -32,21 +33,15 @@ _UNDO = "ROLLBACK TO SAVEPOINT icefield_fill; RELEASE SAVEPOINT icefield_fill"
 _KEEP = "RELEASE SAVEPOINT icefield_fill"
 DEFAULT_MAX_ROWS = 5_000_000
 
-Request = Callable[[], bytes]
-"""The frontend messages that run the statement, ended by Query or Sync."""
-
 
 @dataclass(frozen=True, slots=True)
 class Work:
     statement: Statement
     kind: Kind
     request: bytes
+    """The frontend messages that run it, ended by Query or Sync."""
     analysis: Analysis | None
     """What Parse said; None for what the brain does not analyse."""
-
-
-class CopyIn(Exception):
-    """The brain asks for COPY data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +60,8 @@ class Execution:
     def __init__(self, standing: Standing, table_rows: TableRows) -> None:
         self._at = standing
         self._rows = table_rows
+        self._fill_xid: str | None = None
+        """Of the rows that were put under an INSERT's target; None if there were none."""
 
     # Parse ----------------------------------------------------------------------------------------------------------
 
@@ -85,7 +82,7 @@ class Execution:
         async for run in self._at.link.relay(encode(m.Parse(name, sql, param_oids)) + SYNC):
             if run.kind == b"N":
                 message = decode_run(run)
-                assert isinstance(message, m.NoticeResponse)  # noqa: S101
+                assert isinstance(message, m.NoticeResponse)
                 notices.append(dict(message.fields))
             elif run.kind == b"E":
                 error = error or _error(run.data)
@@ -108,6 +105,7 @@ class Execution:
             return await self._run_local(work)
         if isinstance(work.kind, CursorMove):
             return await self._run_cursor_move(work)
+        await self._judge_copy(work.statement)
         insert = self._judge(work)
         known = self._at.shadows.by_oid()
         reads = {known[oid] for oid in (work.analysis.reads if work.analysis else ()) if oid in known}
@@ -172,6 +170,21 @@ class Execution:
             raise _refused("INSERT … RETURNING", names, "Leave RETURNING out and SELECT the rows afterwards.")
         return targets[0]
 
+    async def _judge_copy(self, statement: Statement) -> None:
+        """COPY … FROM must not begin for a lake table: its data cannot be asked for twice."""
+        if statement.tokens[0].word != "copy":
+            return
+        end = next((token for token in statement.tokens[1:] if token.word == "from" or token.text == "("), None)
+        if end is None or end.start == statement.tokens[1].start:
+            return  # COPY (query) TO
+        if not any(token.word == "from" for token in statement.tokens):
+            return
+        name = statement.text[statement.tokens[1].start : end.start].strip()
+        found = await self._at.link.execute("SELECT pg_catalog.to_regclass($1)::pg_catalog.oid", [name])
+        shadow = self._at.shadows.by_oid().get(int(found.scalar() or 0))
+        if shadow is not None:
+            raise _refused("COPY FROM", str(shadow), "Use INSERT, or COPY into a temporary table and INSERT … SELECT.")
+
     async def _rounds(
         self, work: Work, reads: set[Shadow], insert: Shadow | None, copy_source: CopySource | None
     ) -> Spool:
@@ -182,7 +195,7 @@ class Execution:
         plain = work.analysis is not None and work.analysis.plain
         for _ in range(_ROUNDS):
             await at.link.query(_FILL)
-            filled = await self._fill(reads, work, plain)
+            filled = await self._fill(reads, work, plain, insert)
             before = await self._probe(_STATEMENT, read_only=at.read_only)
             outcome = await self._ask(work.request, copy_source)
             try:
@@ -210,7 +223,7 @@ class Execution:
             hint="Read the tables in the statement itself, and not in functions that choose them.",
         )
 
-    async def _fill(self, reads: set[Shadow], work: Work, plain: bool) -> dict[int, Shadow]:
+    async def _fill(self, reads: set[Shadow], work: Work, plain: bool, insert: Shadow | None) -> dict[int, Shadow]:
         """Rows under every shadow that is going to be read, and under those of which a read would not be seen."""
         at = self._at
         wanted = {shadow.key for shadow in reads}
@@ -250,6 +263,10 @@ class Execution:
             at.filled(key, count)
             left -= count
             filled[shadow.oid] = shadow
+            if insert is not None and insert.oid == shadow.oid:
+                # The fill and the statement run in different subtransactions, so that xmin tells their rows apart.
+                one = await at.link.query(f"SELECT xmin::pg_catalog.text FROM ONLY {shadow.sql_name} LIMIT 1")
+                self._fill_xid = one.scalar()
         return filled
 
     async def _more_after_error(self, error: PgError, before: Trace, filled: dict[int, Shadow]) -> set[Shadow]:
@@ -305,6 +322,13 @@ class Execution:
             return
         known = at.shadows.by_oid()
         declares = work.statement.tokens[0].word == "declare"
+        if declares and _holds(work.statement) and not (work.analysis and work.analysis.harmless):
+            # Its functions would run at COMMIT, where nobody looks what they touch.
+            raise PgError(
+                "0A000",
+                "DECLARE … WITH HOLD over lake tables is not supported for views and functions of your own",
+                hint="Leave WITH HOLD out and use the cursor inside a transaction.",
+            )
         local_writes = law.written(before, after) - known.keys()
         if plain and not local_writes and not declares:
             await at.link.query(_UNDO)
@@ -320,12 +344,8 @@ class Execution:
         """The rows that the INSERT put under the shadow, into the lake, in one snapshot."""
         at, link = self._at, self._at.link
         source = f"ONLY {target.sql_name}"
-        if target.oid in filled:
-            # The fill and the statement ran in different subtransactions, so that xmin tells their rows apart.
-            new = await link.query(f"SELECT count(*) FROM {source} WHERE NOT {_of_fill(target)}")
-            source += f" WHERE NOT {_of_fill(target)}"
-            if new.scalar() == "0":
-                return
+        if target.oid in filled and self._fill_xid is not None:
+            source += f" WHERE xmin::pg_catalog.text OPERATOR(pg_catalog.<>) '{self._fill_xid}'"
         check = rows.check_query(target.columns, source)
         if check is not None:
             answer = (await link.query(check)).rows[0]
@@ -396,19 +416,13 @@ class Execution:
         return error
 
 
-def _of_fill(target: Shadow) -> str:
-    return f"xmin OPERATOR(pg_catalog.=) (SELECT f.xmin FROM ONLY {target.sql_name} f ORDER BY f.ctid LIMIT 1)"
-
-
 def _refused(what: str, tables: str, hint: str) -> PgError:
     return PgError("0A000", f"{what} is not supported on lake tables yet ({tables})", hint=hint)
 
 
 def _error(data: bytes) -> PgError:
-    from icefield.pgwire.codec import Frame, decode_backend
-
     message = decode_backend(Frame(b"E", data[5:]))
-    assert isinstance(message, m.ErrorResponse)  # noqa: S101
+    assert isinstance(message, m.ErrorResponse)
     return PgError.from_fields(message.fields)
 
 
@@ -439,8 +453,10 @@ def _plans_only(statement: Statement) -> bool:
     return False
 
 
+def _holds(statement: Statement) -> bool:
+    words = [token.word for token in statement.tokens[:12]]
+    return ("with", "hold") in itertools.pairwise(words)
+
+
 def _is_copy_in(statement: Statement) -> bool:
     return statement.tokens[0].word == "copy" and any(token.word == "stdin" for token in statement.tokens)
-
-
-__all__ = ["PARSED", "CopyIn", "Execution", "Work"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icefield.graph.graph import HeadMoved
-from icefield.model.errors import ReadOnly, Unavailable
+from icefield.model.errors import IcefieldError, ReadOnly, Unavailable
 from icefield.store.port import StoreReader, StoreWriter
 from icefield.store.records import CommitRecord, DeletionRecord, LandedRecord, RepoRecord
 from icefield.transaction import ranges
@@ -37,6 +37,7 @@ class Landed:
 
 
 Also = Callable[[StoreWriter, CommitRecord], None]
+Guard = Callable[[StoreReader], None]
 
 
 def land(
@@ -53,7 +54,9 @@ def land(
     seen: Callable[[str], int | None] | None = None,
     merged: CommitRecord | None = None,
     also: Also | None = None,
+    guard: Guard | None = None,
 ) -> Landed:
+    """``also`` belongs to what lands, and is done even where the verb has nothing to do. ``guard`` may still refuse."""
     with core.tickets.hold(repo, branch):
         for _ in range(ATTEMPTS):
             with core.store.read() as reader:
@@ -79,6 +82,8 @@ def land(
             edit = tree.edit(entries_after(step.change for step in steps)) if steps else None
             try:
                 with core.store.write() as writer:
+                    if guard is not None:
+                        guard(writer)
                     commit = resolved.commit
                     if edit is not None or merged is not None:
                         commit, _ = core.graph.publish(
@@ -94,8 +99,12 @@ def land(
                     if also is not None:
                         also(writer, commit)
             except HeadMoved:
-                _abandon(core, steps)
+                _abandon(core, steps, "attempt that lost the race for the head")
                 continue
+            except IcefieldError:
+                # Refused inside the store transaction, which is undone: what was written is nobody's.
+                _abandon(core, steps, "write that was refused")
+                raise
             _remember(core, steps)
             return Landed(commit, steps)
     raise Unavailable(f"branch {branch} of repo {repo} moves too fast: nothing was changed; ask again")
@@ -155,9 +164,9 @@ def _remember(core: Core, steps: Sequence[Step]) -> None:
                 )
 
 
-def _abandon(core: Core, steps: Sequence[Step]) -> None:
-    """The race was lost: files of this attempt are ours alone and no commit will ever reach them."""
+def _abandon(core: Core, steps: Sequence[Step], reason: str) -> None:
+    """Files of this attempt are ours alone and no commit will ever reach them."""
     locations = [location for step in steps for location in step.files]
     if locations:
         with core.store.write() as writer:
-            enqueue(core, writer, locations, "attempt that lost the race for the head")
+            enqueue(core, writer, locations, reason)

@@ -75,7 +75,9 @@ def decode(content: bytes, location: str) -> Metadata:
             content = gzip.decompress(content)
         metadata = msgspec.json.decode(content)
     except (msgspec.DecodeError, OSError, EOFError, RecursionError):
-        raise BadRequest(f"{location} is not a table metadata file (JSON expected)", field="metadata-location") from None
+        raise BadRequest(
+            f"{location} is not a table metadata file (JSON expected)", field="metadata-location"
+        ) from None
     if not isinstance(metadata, dict):
         raise BadRequest(f"{location} is not a table metadata file (an object expected)", field="metadata-location")
     check_metadata(metadata)

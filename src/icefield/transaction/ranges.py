@@ -88,9 +88,7 @@ def ensure(writer: StoreWriter, entry: str, scope: Scope, metadata: dict[str, An
     return found
 
 
-def _allocate(
-    writer: StoreWriter, entry: str, kind: str, owner: str, free: int, *, before: RangeRecord | None
-) -> None:
+def _allocate(writer: StoreWriter, entry: str, kind: str, owner: str, free: int, *, before: RangeRecord | None) -> None:
     top_record = writer.get(RangeTopRecord, entry, kind)
     top = top_record.top if top_record is not None else 0
     low = max(free, top)

@@ -49,9 +49,7 @@ class Overlaid:
         on_s3 = location.startswith(("s3:", "s3a:"))
         return {"s3.delete-enabled": "false"} if self.refuse_client_gc and on_s3 else {}
 
-    def take_out(
-        self, updates: list[dict[str, Any]], own: Mapping[str, str], location: str
-    ) -> list[dict[str, Any]]:
+    def take_out(self, updates: list[dict[str, Any]], own: Mapping[str, str], location: str) -> list[dict[str, Any]]:
         """The client's updates without what only came back because we had laid it over."""
         laid = self.properties(own, location)
         kept: list[dict[str, Any]] = []

@@ -63,7 +63,9 @@ class Sessions:
 
     # -- life of a session ------------------------------------------------------------------------------------------
 
-    def open(self, repo: str, ref: str | None, *, principal: str, lease_ms: int | None = None) -> tuple[SessionRecord, str]:
+    def open(
+        self, repo: str, ref: str | None, *, principal: str, lease_ms: int | None = None
+    ) -> tuple[SessionRecord, str]:
         """The new session and its secret token, which is kept nowhere."""
         lease = DEFAULT_LEASE_MS if lease_ms is None else lease_ms
         if not SHORTEST_LEASE_MS <= lease <= LONGEST_LEASE_MS:
@@ -255,7 +257,9 @@ class Sessions:
 
         self._change(session.id, back)
 
-    def commit(self, session: SessionRecord, *, message: str | None = None, transaction: str | None = None) -> dict[str, Any]:
+    def commit(
+        self, session: SessionRecord, *, message: str | None = None, transaction: str | None = None
+    ) -> dict[str, Any]:
         core = self._core
         with core.store.read() as reader:
             now = reader.get(SessionRecord, session.id)
@@ -427,7 +431,8 @@ def _nothing_in_flight(session: SessionRecord) -> None:
     flying = in_flight(session)
     if flying:
         raise WrongState(
-            f"statement {flying[0]['n']} of session {session.id} has not returned yet: wait for it, or close the session"
+            f"statement {flying[0]['n']} of session {session.id} has not returned yet: "
+            "wait for it, or close the session"
         )
 
 

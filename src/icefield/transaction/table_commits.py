@@ -1,7 +1,7 @@
 """A client's commit to one existing table: updates and requirements in, a step out, or a conflict.
 
-In order: the retry law (is this snapshot part of the ref already?), requirements against what was served, updates on the
-head's metadata; and where the only thing that failed is that somebody else committed first, the rebase.
+In order: the retry law (is this snapshot part of the ref already?), requirements against what was served, updates on
+the head's metadata; and where the only thing that failed is that somebody else committed first, the rebase.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ from icefield.transaction.steps import Standing, Step
 Updates = list[dict[str, Any]]
 
 
-def commit_table(
-    core: Core, at: Standing, identifier: Identifier, updates: Updates, requirements: Updates
-) -> Step:
+def commit_table(core: Core, at: Standing, identifier: Identifier, updates: Updates, requirements: Updates) -> Step:
     entry = at.view.get(identifier)
     if entry is None or entry.kind is not EntryKind.TABLE or entry.metadata_location is None:
         raise NoSuchTable(f"Table does not exist: {identifier}")
@@ -51,6 +49,7 @@ def commit_table(
     where = _positions(core, at, entry, head)
     applied, rewritten, files, superseded = _apply(core, at, identifier, entry, head, updates, requirements, where)
     _check_ids(identifier, head, applied, where)
+    _check_upgrade(core, at, identifier, entry, head, applied)
     location = fresh_metadata_location(core, at, head)
     if at.scope.transaction is None:
         applied = with_metadata_log(applied, previous_location=entry.metadata_location, previous=head)
@@ -126,7 +125,10 @@ def _apply(
         others = [f for f in failed if f.type != "assert-ref-snapshot-id"]
         raise CommitConflict(
             f"table {identifier}: {others[0].message}",
-            [Conflict(str(identifier), "requirement-failed", f.message, _text(f.expected), _text(f.actual)) for f in failed],
+            [
+                Conflict(str(identifier), "requirement-failed", f.message, _text(f.expected), _text(f.actual))
+                for f in failed
+            ],
         )
     if at.strict and at.seen is not None:
         _check_strict(at, identifier, entry, head)
@@ -149,7 +151,12 @@ def _apply(
     )
     if isinstance(outcome, Conflict):
         raise CommitConflict(outcome.message, [outcome])
-    return apply_updates(head, outcome.updates, now_ms=now), outcome.updates, outcome.new_files, list(outcome.superseded)
+    return (
+        apply_updates(head, outcome.updates, now_ms=now),
+        outcome.updates,
+        outcome.new_files,
+        list(outcome.superseded),
+    )
 
 
 def _check_strict(at: Standing, identifier: Identifier, entry: Entry, head: dict[str, Any]) -> None:
@@ -190,9 +197,31 @@ def _check_ids(identifier: Identifier, head: dict[str, Any], applied: dict[str, 
             raise _conflict(
                 identifier,
                 "ids-taken",
-                f"table {identifier}: {word} id {wrong[0]} does not belong to this ref (its next is {where.next[kind]}): "
-                "the table was loaded before it changed, or from another ref; load it again",
+                f"table {identifier}: {word} id {wrong[0]} does not belong to this ref "
+                f"(its next is {where.next[kind]}): the table was loaded before it changed, or from another ref; load it again",
             )
+
+
+def _check_upgrade(
+    core: Core, at: Standing, identifier: Identifier, entry: Entry, head: dict[str, Any], applied: dict[str, Any]
+) -> None:
+    """A table that becomes format 3 and gets rows in one commit numbers them from 0, as its client must believe.
+    Another ref may have done so before, and 0 is somebody else's row then."""
+    if head["format-version"] >= 3 or applied["format-version"] < 3:
+        return
+    unused = {**applied, "next-row-id": 0}
+    where = ranges.positions(at.reader, entry.id, at.scope, unused)
+    if where is None:
+        with core.store.write() as writer:
+            where = ranges.ensure(writer, entry.id, at.scope, unused)
+    numbered = [s["first-row-id"] for s in applied.get("snapshots") or () if "first-row-id" in s]
+    if numbered and min(numbered) < where.next[ROWS]:
+        raise _conflict(
+            identifier,
+            "ids-taken",
+            f"table {identifier}: row ids from {min(numbered)} were given out on another ref when the table became "
+            "format 3 there; upgrade it in a commit of its own, then write the rows",
+        )
 
 
 def _fresh_manifest(core: Core, at: Standing, head: dict[str, Any]) -> Any:
@@ -202,7 +231,9 @@ def _fresh_manifest(core: Core, at: Standing, head: dict[str, Any]) -> Any:
     return lambda beginning: f"{folder}/{beginning}-{core.randomness.uuid()}.avro"
 
 
-def _conflict(identifier: Identifier, reason: str, message: str, ours: str | None = None, theirs: str | None = None) -> CommitConflict:
+def _conflict(
+    identifier: Identifier, reason: str, message: str, ours: str | None = None, theirs: str | None = None
+) -> CommitConflict:
     return CommitConflict(message, [Conflict(str(identifier), reason, message, ours, theirs)])
 
 

@@ -88,7 +88,15 @@ def scope(reader: StoreReader, core: Core, opened: Opened) -> Scope:
     return Scope(ref.id if ref is not None else opened.record.ref, opened.record.id)
 
 
-def stage(core: Core, transaction: str, verb: Verb, *, overlaid: Overlaid, strict: bool = False) -> Sequence[Step]:
+def stage(
+    core: Core,
+    transaction: str,
+    verb: Verb,
+    *,
+    overlaid: Overlaid,
+    strict: bool = False,
+    guard: landing.Guard | None = None,
+) -> Sequence[Step]:
     """Runs a verb on the overlay and keeps its steps there. Nobody else sees them before COMMIT."""
     with core.tickets.hold("transaction", transaction):
         for _ in range(STAGING_ATTEMPTS):
@@ -110,6 +118,8 @@ def stage(core: Core, transaction: str, verb: Verb, *, overlaid: Overlaid, stric
             files = {location: content for step in steps for location, content in step.files.items()}
             core.volume.write_new(files)
             with core.store.write() as writer:
+                if guard is not None:
+                    guard(writer)
                 moved = replace(opened.record, version=opened.record.version + 1)
                 staged = writer.replace(opened.record, moved)
                 # The overlay's own files are for its time only: queued for deletion at birth.
@@ -309,8 +319,8 @@ def _replay(core: Core, opened: Opened, at: Standing, key: Identifier, current: 
         return Conflict(
             str(name),
             "both-changed",
-            f"table {name} was changed on branch {opened.record.ref} since the transaction began, and the transaction's "
-            "own change depends on the rows it read",
+            f"table {name} was changed on branch {opened.record.ref} since the transaction began, and the "
+            "transaction's own change depends on the rows it read",
         )
     try:
         step = commit_table(core, at, name, said.updates, said.requirements)
