@@ -88,7 +88,7 @@ def create(
     )
     if settings.repo not in [repo["name"] for repo in branches.repos(core)]:
         branches.create_repo(core, settings.repo, {})
-    sessions = Sessions(core)
+    sessions = Sessions(core, lease_ms=settings.lease_ms)
     routes = Routes()
     ManagementRoutes(core, sessions, settings.repo, str(settings.data.resolve())).register(routes)
     IcebergRoutes(core, sessions, settings.repo).register(routes)

@@ -1196,7 +1196,7 @@ def test_a_file_that_is_corrupt(broken: str) -> None:
 
 @pytest.mark.parametrize(
     "snapshot",
-    [None, 7, {}, {"snapshot-id": "x"}, {"manifest-list": 5}, {"summary": None}, {"summary": {"operation": "eat"}}],
+    [None, 7, {"snapshot-id": "x"}, {"manifest-list": 5}, {"summary": None}, {"summary": {"operation": "eat"}}],
 )
 def test_a_snapshot_that_is_malformed(snapshot: Any) -> None:
     world = World(3)
@@ -1204,6 +1204,6 @@ def test_a_snapshot_that_is_malformed(snapshot: Any) -> None:
     mine = world.append(base, 5)
     head = grown(world, base, 10)
     updates = updates_of(mine)
-    updates[0]["snapshot"] = mine | snapshot if snapshot else snapshot
+    updates[0]["snapshot"] = mine | snapshot if isinstance(snapshot, dict) else snapshot
     with pytest.raises(BadRequest, match="updates\\[0\\]"):
         rebase_table(None, head, updates, [], read=world.read, fresh_location=world.fresh, next_row_id=0, now_ms=NOW)

@@ -42,6 +42,14 @@ def root():
     shutil.rmtree(path, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def shared_root():
+    """One for all tests that only need a root where nobody else's clusters are."""
+    path = Path("/tmp") / f"icf-test-{os.getpid()}"
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def connect(cluster, **kwargs):
     defaults = {"user": cluster.superuser, "password": cluster.superuser_password, "dbname": "postgres"}
     return psycopg.connect(host=str(cluster.socket_dir), port=cluster.port, **(defaults | kwargs))
@@ -100,7 +108,8 @@ def test_without_the_package_it_says_what_to_install(tmp_path):
 def test_a_cluster_is_as_it_should_be(template):
     with Cluster.clone(template) as cluster:
         assert (
-            ask(cluster, "SELECT datlocprovider || datlocale FROM pg_database WHERE datname = 'postgres'") == "bC.UTF-8"
+            ask(cluster, "SELECT datlocprovider::text || datlocale FROM pg_database WHERE datname = 'postgres'")
+            == "bC.UTF-8"
         )
         assert ask(cluster, "SHOW server_encoding") == "UTF8"
         assert ask(cluster, "SELECT string_agg(x, '' ORDER BY x) FROM unnest('{b,a,ä,B,_}'::text[]) x") == "B_abä"
@@ -258,7 +267,7 @@ def test_a_template_is_made_once_by_many(root):
     (folder / "password").unlink()  # as after a kill in the middle
     with Cluster.clone(BrainTemplate(root)) as cluster:
         assert ask(cluster, "SELECT 1") == 1
-    assert (folder / "data").stat().st_ino != inode or (folder / "password").exists()
+    assert (folder / "password").exists()
 
 
 def test_a_root_that_is_too_long_is_refused():
@@ -302,34 +311,32 @@ time.sleep(120)
 
 
 @on_linux
-def test_a_server_dies_with_its_owner_and_is_swept(root):
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(root)], stdout=subprocess.PIPE, text=True)
+def test_a_server_dies_with_its_owner_and_is_swept(shared_root):
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(shared_root)], stdout=subprocess.PIPE, text=True)
     pid, folder = owner.stdout.readline().split()
-    assert sweep(root) == []  # its owner lives
+    assert sweep(shared_root) == []  # its owner lives
     assert runs(pid)
     owner.kill()
     owner.wait()
     owner.stdout.close()
     eventually(lambda: not runs(pid))
     assert Path(folder).exists()
-    assert sweep(root) == [Path(folder)]
+    assert sweep(shared_root) == [Path(folder)]
     assert not Path(folder).exists()
 
 
 @on_linux
-def test_a_server_that_outlives_its_owner_is_swept_too(root, template):
+def test_a_server_that_outlives_its_owner_is_swept_too(shared_root):
     """Where there is no parent-death signal: the sweep finds the server by its folder."""
-    cluster = Cluster.clone(BrainTemplate(root))
-    account = module._account()
+    cluster = Cluster.clone(BrainTemplate(shared_root))
     cluster.start()
     cluster._owner.close()  # as if the owner had died
-    assert sweep(root) == [cluster.folder]
+    assert sweep(shared_root) == [cluster.folder]
     eventually(lambda: not cluster.alive)
-    assert account.uid >= 0
 
 
-def test_a_new_cluster_sweeps_what_dead_owners_left(root):
-    template = BrainTemplate(root)
+def test_a_new_cluster_sweeps_what_dead_owners_left(shared_root):
+    template = BrainTemplate(shared_root)
     left = Cluster.clone(template)
     left._owner.close()
     fresh = Cluster.clone(template)

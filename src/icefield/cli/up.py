@@ -78,13 +78,7 @@ class Stack:
                 environment={"ICEFIELD_LEASE_MS": str(settings.lease_ms)},
             ),
             Part(ENGINE, self._engine_command, needs=(SERVER,), ready_within_s=_ENGINE_READY_S),
-            Part(
-                DOOR,
-                self._door_command,
-                needs=(SERVER,),
-                ready_within_s=_DOOR_READY_S,
-                environment={"ICEFIELD_MAX_FETCHED_ROWS": str(settings.max_fetched_rows)},
-            ),
+            Part(DOOR, self._door_command, needs=(SERVER,), ready_within_s=_DOOR_READY_S),
         ]
 
     def take(self, event: Event) -> None:
@@ -121,12 +115,15 @@ class Stack:
 
     def _engine_command(self, ready: Mapping[str, Ready]) -> list[str]:
         url = str(ready[SERVER]["url"])
-        return python("icefield.engine.spark.worker", "--socket", str(self._engine_socket), "--server", url)
+        command = python("icefield.engine.spark.worker", "--socket", str(self._engine_socket), "--server", url)
+        return [*command, "--watch-stdin"]
 
     def _door_command(self, ready: Mapping[str, Ready]) -> list[str]:
-        url, port = str(ready[SERVER]["url"]), str(self._ports[DOOR])
-        command = python("icefield.sql.door", "--port", port, "--server", url)
-        return [*command, "--engine-socket", str(self._engine_socket), "--data", str(self._settings.data)]
+        settings, url = self._settings, str(ready[SERVER]["url"])
+        command = python("icefield.sql.door", "--host", settings.host, "--port", str(self._ports[DOOR]))
+        command += ["--server", url, "--engine-socket", str(self._engine_socket), "--data", str(settings.data)]
+        command += ["--max-fetched-rows", str(settings.max_fetched_rows)]
+        return [*command, "--log-level", settings.log_level, "--log-format", "json"]
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:

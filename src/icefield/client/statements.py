@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from icefield.client.lease import Lease
 from icefield.engine.spark.errors import conflict_text
+from icefield.engine.spark.session import CATALOG
 from icefield.model.errors import (
     CommitConflict,
     IcefieldError,
@@ -83,7 +84,7 @@ class Statements:
 
     def __init__(self, lease: Lease, spark: SparkSession) -> None:
         self.lease = lease
-        self._spark = spark
+        self.spark = spark
         self._lock = threading.Lock()
         self._place: tuple[str, int] | None = None
         self._serial = 0
@@ -118,7 +119,7 @@ class Statements:
             self._place = place
         if moved:
             try:
-                refresh_cached(self._spark)
+                refresh_cached(self.spark)
             except BaseException:
                 self.end(number)
                 raise
@@ -157,6 +158,8 @@ class Hook:
         self._local = threading.local()
         self._ran_at: dict[str, tuple[int, ...]] = {}
         """Java object id of a frame -> where the refs stood when its own plan was made."""
+        self._owner: dict[str, Statements] = {}
+        """Java object id -> the lake it came from: a session, and all that was ever made from it."""
 
     @classmethod
     def of(cls, client: Any) -> Hook:
@@ -170,6 +173,7 @@ class Hook:
 
     def add(self, statements: Statements) -> None:
         self._lakes = [*self._lakes, statements]
+        self._owner[statements.spark._jsparkSession._target_id] = statements
 
     def remove(self, statements: Statements) -> None:
         self._lakes = [one for one in self._lakes if one is not statements]
@@ -186,22 +190,61 @@ class Hook:
 
     def __call__(self, command: str, retry: bool = True, binary: bool = False) -> Any:
         if command.startswith("m\nd\n"):
-            self._ran_at.pop(command[4:].split("\n", 1)[0], None)
+            gone = command[4:].split("\n", 1)[0]
+            self._ran_at.pop(gone, None)
+            self._owner.pop(gone, None)
         elif command.startswith("c\n") and self._lakes and not binary:
             _, target, method, arguments = command.split("\n", 3)
-            if not getattr(self._local, "inside", False):
-                deferred = getattr(self._local, "deferred", None)
-                if deferred is not None and method == "getResult":
-                    return self._finish_deferred(command, retry)
-                work = self._classify(target, method, arguments)
-                if work is not None:
-                    self._end_deferred()
-                    return self._statement(work, target, method, arguments, retry)
-            if method == "queryExecution" and target in self._ran_at:
-                return self._planned_anew(target, method, arguments, retry)
-            if method == "queryExecution" and target.startswith("o"):
-                self._ran_at[target] = self._serials()
+            answer = self._call(target, method, arguments, retry)
+            if _is_object(answer) and target in self._owner:
+                self._owner[_object(answer)] = self._owner[target]
+            return answer
         return self._send(command, retry, binary)
+
+    def _call(self, target: str, method: str, arguments: str, retry: bool) -> str:
+        if not getattr(self._local, "inside", False):
+            deferred = getattr(self._local, "deferred", None)
+            if deferred is not None and method == "getResult":
+                return self._finish_deferred(target, method, arguments, retry)
+            work = self._classify(target, method, arguments)
+            if work is not None:
+                self._end_deferred()
+                return self._statement(work, target, method, arguments, retry)
+        return self._run(target, method, arguments, retry)
+
+    def _lakes_of(self, target: str, arguments: str) -> list[Statements]:
+        """Whose statement a call on this object is. Not known whose: everybody's."""
+        lakes = self._lakes
+        if len(lakes) < 2:
+            return lakes
+        if target.startswith("z:"):
+            given = (argument[1:] for argument in arguments.split("\n") if argument.startswith("ro"))
+            target = next((id_ for id_ in given if id_ in self._owner), target)
+        owner = self._owner.get(target) or self._find_owner(target)
+        if owner is None:
+            return lakes
+        return [owner] if owner in lakes else []
+
+    def _find_owner(self, target: str) -> Statements | None:
+        """By the address that the session it belongs to is bound to: a stream's batches come from a cloned session."""
+        from py4j.protocol import Py4JError
+
+        if target.startswith("z:"):
+            return None
+        with self.unmarked():
+            for path in (("sparkSession", "conf"), ("conf",)):
+                try:
+                    found = self._get(target, path[0])
+                    for name in path[1:]:
+                        found = getattr(found, name)()
+                    address = found.get(f"spark.sql.catalog.{CATALOG}.warehouse", "")
+                except (Py4JError, AttributeError, TypeError):
+                    continue
+                for lake in self._lakes:
+                    if lake.lease.address == address:
+                        self._owner[target] = lake
+                        return lake
+        return None
 
     # What is work, and of which kind
 
@@ -252,7 +295,7 @@ class Hook:
 
     def _statement(self, work: _Work, target: str, method: str, arguments: str, retry: bool) -> Any:
         for attempt in range(1, _AGAIN + 1):
-            begun = self._begin(work)
+            begun = self._begin(work, self._lakes_of(target, arguments))
             done = False
             try:
                 with self.unmarked():
@@ -281,11 +324,11 @@ class Hook:
             time.sleep(random.uniform(0.0, 0.05 * 2**attempt))  # noqa: S311  not a secret
         raise AssertionError("unreachable")
 
-    def _begin(self, work: _Work) -> list[tuple[Statements, int]]:
+    def _begin(self, work: _Work, lakes: list[Statements]) -> list[tuple[Statements, int]]:
         begun: list[tuple[Statements, int]] = []
         try:
             with self.unmarked():
-                for lake in self._lakes:
+                for lake in lakes:
                     try:
                         begun.append((lake, lake.begin(strict=work.strict)))
                     except (NoSuchSession, Unauthorized) as error:
@@ -300,7 +343,7 @@ class Hook:
         return begun
 
     def _run(self, target: str, method: str, arguments: str, retry: bool) -> str:
-        if method not in _OWN_PLAN:
+        if method not in _OWN_PLAN or target.startswith("z:"):
             return self._send(f"c\n{target}\n{method}\n{arguments}", retry)
         return self._planned_anew(target, method, arguments, retry)
 
@@ -341,9 +384,9 @@ class Hook:
 
     # A frame handed over as Arrow is done when getResult returns
 
-    def _finish_deferred(self, command: str, retry: bool) -> str:
+    def _finish_deferred(self, target: str, method: str, arguments: str, retry: bool) -> str:
         try:
-            return self._send(command, retry)
+            return self._send(f"c\n{target}\n{method}\n{arguments}", retry)
         finally:
             self._end_deferred()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from icefield.iceberg import avro
@@ -86,6 +87,19 @@ class ManifestList:
 
 
 def read_list(location: str, data: bytes) -> ManifestList:
+    """Raises ``BadRequest`` for what is no manifest list. The last few are remembered: heads are read again and again."""
+    return _remembered(location, data) if len(data) <= _REMEMBERED_BYTES else _decode(location, data)
+
+
+_REMEMBERED_BYTES = 256 * 1024
+
+
+@lru_cache(maxsize=16)
+def _remembered(location: str, data: bytes) -> ManifestList:
+    return _decode(location, data)
+
+
+def _decode(location: str, data: bytes) -> ManifestList:
     container = avro.read_container(location, data)
     with avro.reading(location):
         return _read_list(container)

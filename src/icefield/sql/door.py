@@ -1,7 +1,7 @@
 """The SQL door: PostgreSQL's protocol in front, one brain and one server session per client behind.
 
 ``serve_sql`` runs until it is cancelled or told to stop; ``python -m icefield.sql.door`` is the process that
-``icefield up`` supervises: one JSON line ``{"event": "ready", …}`` on stdout when it listens, a clean end on SIGTERM.
+``icefield up`` supervises: ``ready {"port": …}`` on stdout when it listens, a clean end on SIGTERM.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -107,15 +108,16 @@ async def _run(args: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     engine = SparkEngine(args.engine_socket)
+    print("progress preparing the embedded PostgreSQL", flush=True)
 
     def ready(port: int) -> None:
-        print(json.dumps({"event": "ready", "host": args.host, "port": port}), flush=True)
+        print("ready", json.dumps({"host": args.host, "port": port, "pid": os.getpid()}), flush=True)
 
     try:
         await serve_sql(
             args.host,
             args.port,
-            server_url=args.server_url,
+            server_url=args.server,
             engine=engine,
             max_fetched_rows=args.max_fetched_rows,
             spares=args.spares,
@@ -130,9 +132,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="icefield.sql.door", description="Icefield's PostgreSQL door")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True, help="0 picks a free one")
-    parser.add_argument("--server-url", required=True, help="http://127.0.0.1:8181")
+    parser.add_argument("--server", required=True, help="the server's address, as http://127.0.0.1:8181")
     parser.add_argument("--engine-socket", required=True, help="the engine's unix socket")
-    parser.add_argument("--max-fetched-rows", type=int, default=5_000_000)
+    parser.add_argument("--data", help="the data folder; the door keeps nothing in it")
+    most = os.environ.get("ICEFIELD_MAX_FETCHED_ROWS", "5000000")
+    parser.add_argument("--max-fetched-rows", type=int, default=most, help="by one statement, unless its session says")
     parser.add_argument("--spares", type=int, default=1, help="how many brains are kept warm")
     parser.add_argument("--log-level", default="info")
     parser.add_argument("--log-format", default="auto")

@@ -58,8 +58,9 @@ class Seen:
 
 
 class Sessions:
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, *, lease_ms: int = DEFAULT_LEASE_MS) -> None:
         self._core = core
+        self._lease_ms = lease_ms
 
     # -- life of a session ------------------------------------------------------------------------------------------
 
@@ -67,7 +68,7 @@ class Sessions:
         self, repo: str, ref: str | None, *, principal: str, lease_ms: int | None = None
     ) -> tuple[SessionRecord, str]:
         """The new session and its secret token, which is kept nowhere."""
-        lease = DEFAULT_LEASE_MS if lease_ms is None else lease_ms
+        lease = self._lease_ms if lease_ms is None else lease_ms
         if not SHORTEST_LEASE_MS <= lease <= LONGEST_LEASE_MS:
             raise BadRequest(f"lease-ms must lie between {SHORTEST_LEASE_MS} and {LONGEST_LEASE_MS}", field="lease-ms")
         core = self._core

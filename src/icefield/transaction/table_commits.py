@@ -198,7 +198,8 @@ def _check_ids(identifier: Identifier, head: dict[str, Any], applied: dict[str, 
                 identifier,
                 "ids-taken",
                 f"table {identifier}: {word} id {wrong[0]} does not belong to this ref "
-                f"(its next is {where.next[kind]}): the table was loaded before it changed, or from another ref; load it again",
+                f"(its next is {where.next[kind]}): the table was loaded before it changed, "
+                "or from another ref; load it again",
             )
 
 

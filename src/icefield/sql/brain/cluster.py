@@ -53,14 +53,15 @@ PORT = 5432
 SOCKET_PATH_LIMIT = 107
 
 _UNPRIVILEGED = "nobody"
+_TEMPLATE_FORMAT = 1
+"""Counted up when templates are made differently, so that older ones are not taken."""
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 3.0
 """PostgreSQL 18 never ends when it is asked to stop in the middle of a crash recovery (its checkpointer stays)."""
 
 SETTINGS: Mapping[str, str] = {
-    # A cache: what is lost in a crash is made again.
+    # A cache: what is lost when the machine crashes is made again. What was committed survives a killed server.
     "fsync": "off",
-    "synchronous_commit": "off",
     "full_page_writes": "off",
     "wal_level": "minimal",
     "max_wal_senders": "0",
@@ -288,7 +289,7 @@ class BrainTemplate:
         """The template's folder: ``data`` and, readable by us alone, ``password``."""
         if self._made is not None:
             return self._made
-        digest = hashlib.sha256(repr((sorted(SETTINGS.items()), self.binaries.bin)).encode()).hexdigest()[:10]
+        digest = hashlib.sha256(repr((_TEMPLATE_FORMAT, sorted(SETTINGS.items()), self.binaries.bin)).encode()).hexdigest()[:10]
         folder = self.root / f"template-{self.binaries.build}-{digest}"
         with _locked(self.root / ".template.lock"):
             if not (folder / "password").exists():
@@ -310,7 +311,7 @@ class BrainTemplate:
             *(self.binaries.program("initdb"), "-D", data, "-U", SUPERUSER, f"--pwfile={password_file}"),
             *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C"),
             *("--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
-            *("--no-data-checksums", "--no-sync", "--no-instructions"),
+            *("--no-data-checksums", "--no-sync", "--no-instructions", "--wal-segsize=4"),
             *(part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")),
             *("-c", f"dynamic_shared_memory_type={_shared_memory_type()}"),
         )
