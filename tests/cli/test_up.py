@@ -141,19 +141,9 @@ def test_a_killed_engine_comes_back_and_reads_the_lake(stack: Stack) -> None:
     assert stack.query("SELECT id FROM up.t ORDER BY id") == [(1,), (2,)]
 
 
-def test_kill_9_of_the_supervisor_leaves_no_process_within_five_seconds(tmp_path: Path) -> None:
-    stack = Stack(tmp_path / "lake")
+def test_kill_9_of_the_supervisor_leaves_no_process_within_five_seconds(stack: Stack) -> None:
+    """The last one here: it ends the stack. That it also ends in an orderly way is shown by the tour (test_demo.py)."""
     everything = descendants(stack.process.pid)
     assert len(everything) >= 6, "server, engine, JVM, door, brain, keeper"
     os.kill(stack.process.pid, signal.SIGKILL)
     wait_for(lambda: not any(alive(pid) for pid in everything), seconds=5)
-    stack.process.stop()
-
-
-def test_a_signal_stops_everything_and_takes_the_up_file_away(stack: Stack) -> None:
-    everything = descendants(stack.process.pid)
-    os.kill(stack.process.pid, signal.SIGTERM)
-    wait_for(lambda: not any(alive(pid) for pid in everything), seconds=30)
-    stack.process.stop()
-    assert not (stack.data / "up.json").exists()
-    assert not (stack.data / "server.json").exists()

@@ -48,17 +48,23 @@ def everybody_sees(
     assert psql(up, query, database) == [f"{i}|{'' if v is None else v}" for i, v in rows], "psql"
 
 
+@pytest.fixture(scope="module")
+def shared(up: Up, spark: SparkClient) -> None:
+    """Two tables that stand on both branches."""
+    for version in (2, 3):
+        spark.sql(
+            f"create table lake.sales.shared{version} (id bigint, v string) using iceberg "
+            f"tblproperties ('format-version' = '{version}')"
+        )
+    assert up.http().post("/api/v1/repos/lake/merge", {"from": "main", "into": "dev"}).status == 200
+
+
+@pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize("version", [2, 3])
 def test_each_sees_what_the_others_wrote_on_its_branch_alone(
     version: int, up: Up, spark: SparkClient, duck: Any, pyiceberg: dict[str, Any]
 ) -> None:
     table = f"shared{version}"
-    spark.sql(
-        f"create table lake.sales.{table} (id bigint, v string) using iceberg "
-        f"tblproperties ('format-version' = '{version}')"
-    )
-    http = up.http()
-    assert http.post("/api/v1/repos/lake/merge", {"from": "main", "into": "dev"}).status == 200
     spark.sql(f"insert into lake.sales.{table} values (1, 'spark')")
     duck.execute(f"insert into lake.sales.{table} values (2, 'duckdb')")
     with psycopg.connect(up.dsn()) as connection:
@@ -109,7 +115,8 @@ def test_spark_does_all_it_does_elsewhere(version: int, up: Up, spark: SparkClie
     spark.sql(f"update {t} set v = 'updated' where id < 3")
     spark.sql(f"delete from {t} where id between 5 and 9")
     spark.sql(
-        f"merge into {t} using (select 4L id, 'merged' v union all select 50L, 'new') s on {t.split('.')[-1]}.id = s.id "
+        f"merge into {t} using (select 4L id, 'merged' v union all select 50L, 'new') s "
+        f"on {t.split('.')[-1]}.id = s.id "
         "when matched then update set v = s.v "
         "when not matched then insert (id, v, at) values (s.id, s.v, timestamp '2026-02-01 00:00:00')"
     )

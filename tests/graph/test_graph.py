@@ -221,7 +221,7 @@ def test_what_may_not_be_dropped(store: Store, graph: Graph, head: RefRecord) ->
 def test_graph_time_goes_on_when_the_clock_does_not(
     store: Store, graph: Graph, clock: HandClock, head: RefRecord
 ) -> None:
-    times = []
+    times: list[int] = []
     for now in (clock.now, clock.now, clock.now - 500, clock.now + 10, clock.now + 10):
         clock.now = now
         commit, head = publish(store, graph, head, {ORDERS: table(1, len(times))})
@@ -314,7 +314,7 @@ def test_what_a_writer_made_is_read_through_it_and_undone_with_it(store: Store, 
 
 def test_diff_sees_by_entry(store: Store, graph: Graph, head: RefRecord) -> None:
     moved, gone, swapped = Identifier(("old",), "t"), Identifier(("s",), "gone"), Identifier(("s",), "swapped")
-    kept = {Identifier(("s",), f"t{number}"): table(number) for number in range(300)}
+    kept: dict[Key, Entry | None] = {Identifier(("s",), f"t{number}"): table(number) for number in range(300)}
     before: dict[Key, Entry | None] = {("s",): SALES, moved: table(1001), gone: table(1002), swapped: table(1003)}
     a, head = publish(store, graph, head, {**kept, **before})
     to, new = Identifier(("new",), "t"), Identifier(("s",), "new")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from iceberg_worlds import BY_DAY, SPEC, Json, World, added_entry, check_row_ids, live_count, updates_of
 
+from icefield.iceberg.append import Append, NotAppend, judge
 from icefield.iceberg.reach import reachable_files
 from icefield.iceberg.rebase import Rebased, rebase_table
 from icefield.iceberg.requirements import FailedRequirement, failed_requirements
@@ -37,7 +38,8 @@ def rebase(
     )
     failed: list[FailedRequirement] = failed_requirements(head, requirements)
     settings_: dict[str, Any] = {"next_row_id": head.get("next-row-id", 0), "now_ms": NOW, "table": "s.t"}
-    return rebase_table(base, head, updates, failed, read=world.read, fresh_location=world.fresh, **(settings_ | more))
+    settings_ |= {"read": world.read, "fresh_location": world.fresh}
+    return rebase_table(base, head, updates, failed, **(settings_ | more))
 
 
 def landed(world: World, head: Json, updates: list[Json], **more: Any) -> tuple[Rebased, Json]:
@@ -485,6 +487,15 @@ def test_an_entry_that_claims_to_be_old_and_was_not_there() -> None:
     assert "which it was not" in conflict(world, grown(world, base, 10), updates_of(mine)).message
 
 
+def test_a_file_marked_as_removed_that_was_never_there() -> None:
+    world = World(3)
+    base = grown(world, world.empty(), 1, 2)
+    removed = added_entry(77, world.file(5), status=2, sequence_number=1, file_sequence_number=1)
+    manifest = world.manifest(77, [added_entry(77, world.file(5)), removed])
+    mine = world.snapshot(base, [manifest, *world.lines(base)], 77, "append")
+    assert "removes the file" in conflict(world, grown(world, base, 10), updates_of(mine)).message
+
+
 def test_a_file_twice() -> None:
     world = World(3)
     base = grown(world, world.empty(), 1, 2)
@@ -506,13 +517,19 @@ def test_a_manifest_of_a_third_snapshot() -> None:
     assert "of snapshot 5, not in its base" in conflict(world, grown(world, base, 10), updates_of(mine)).message
 
 
-def test_a_base_manifest_that_was_renumbered() -> None:
+@pytest.mark.parametrize(
+    "change", [{"sequence_number": 1}, {"added_snapshot_id": 5}, {"partition_spec_id": 3}, {"content": 1}]
+)
+def test_a_base_manifest_of_which_the_list_says_something_else(change: Json) -> None:
     world = World(3)
     base = grown(world, world.empty(), 1, 2)
     lines = world.lines(base)
-    lines[0]["sequence_number"] = 1
+    lines[0] |= change
     mine = world.snapshot(base, [world.manifest(77, [added_entry(77, world.file(5))]), *lines], 77, "append")
     assert "renumbers the manifest" in conflict(world, grown(world, base, 10), updates_of(mine)).message
+    raised = base | {"last-sequence-number": 9, "next-row-id": 100}
+    mine["summary"]["operation"] = "overwrite"
+    assert "neither its own nor its parent's" in conflict(world, raised, updates_of(mine)).message
 
 
 def test_encrypted_lists_and_manifests() -> None:
@@ -1207,3 +1224,21 @@ def test_a_snapshot_that_is_malformed(snapshot: Any) -> None:
     updates[0]["snapshot"] = mine | snapshot if isinstance(snapshot, dict) else snapshot
     with pytest.raises(BadRequest, match="updates\\[0\\]"):
         rebase_table(None, head, updates, [], read=world.read, fresh_location=world.fresh, next_row_id=0, now_ms=NOW)
+
+
+def test_a_list_that_cannot_be_asked_for() -> None:
+    world = World(3)
+    mine = world.append(world.empty(), 5)
+    assert isinstance(judge(mine, (), world.read), Append)
+    for change in ({"key-id": "k"}, {"manifest-list": None}, {"manifest-list": ""}):
+        verdict = judge(mine | change, (), world.read)
+        assert isinstance(verdict, NotAppend)
+        assert "manifest list" in verdict.reason
+
+
+def test_a_fresh_location_that_readers_would_not_know_as_avro() -> None:
+    world = World(3)
+    base = grown(world, world.empty(), 1)
+    mine = world.append(base, 5)
+    with pytest.raises(ValueError, match=r"must end in \.avro"):
+        rebase(world, grown(world, base, 10), updates_of(mine), fresh_location=lambda stem: f"mem://t/{stem}.bin")

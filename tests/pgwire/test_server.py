@@ -14,9 +14,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from icefield.model.errors import BadRequest, Unavailable
 from icefield.pgwire import messages as m
 from icefield.pgwire.codec import backend_frames, decode_backend, encode
-from icefield.pgwire.errors import PgError
 from icefield.pgwire.server import Limits, PgServer
 from icefield.sql.brain.binaries import psql_path
 
@@ -435,5 +435,11 @@ def test_stopping_does_not_wait_for_ever(open_door):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org", "::"])
 def test_without_principals_only_loopback_is_listened_on(host):
-    with pytest.raises(PgError, match="loopback"):
+    with pytest.raises(BadRequest, match="loopback"):
         PgServer(None, host=host)
+
+
+def test_a_port_that_is_taken_is_said_so(door):
+    second = PgServer(door.factory, port=door.port)
+    with pytest.raises(Unavailable, match=f"{door.port}.*choose another port"):
+        door.run(second.start())

@@ -309,6 +309,8 @@ def test_a_write_inside_a_write_is_refused_and_not_a_hang(store: Store) -> None:
         writer.put(ref())
         with pytest.raises(RuntimeError, match="already in a write"), store.write():
             pass
+        with pytest.raises(RuntimeError, match="already in a write"):
+            store.close()
         writer.put(ref("dev"))
     with store.read() as reader:
         assert len(reader.find(RefRecord)) == 2

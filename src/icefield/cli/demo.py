@@ -8,20 +8,20 @@ act the tour checks what both sides see, and fails if it is not so.
 from __future__ import annotations
 
 import shlex
+import shutil
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.panel import Panel
+from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
 from icefield.cli import output
 from icefield.cli.connecting import require
 from icefield.cli.stack import Doors, StackProcess
+from icefield.cli.stage import Said, Stage
 from icefield.model.errors import BadRequest, IcefieldError
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ BRANCH = "nightly"
 CUSTOMERS, ORDERS, BAD_ORDERS = 200, 5_000, 300
 
 _MARKER = ".icefield-demo"
-_PARTS = {"server": "the server", "spark": "Spark", "sql": "the PostgreSQL door"}
 _COUNTS = "SELECT (SELECT count(*) FROM sales.customers), (SELECT count(*) FROM sales.orders)"
 _REPORT = """
 SELECT c.country, count(*) AS orders, sum(o.amount) AS revenue
@@ -46,64 +45,20 @@ GROUP BY c.country ORDER BY revenue DESC
 def run(data: Path | None, *, keep: bool, as_json: bool) -> int:
     require("pyspark", "psycopg", extras="spark,sql", verb="icefield demo")
     folder = _fresh_folder(data or DEFAULT_DATA)
-    return Tour(folder, Stage(as_json=as_json)).run(keep=keep)
+    try:
+        return Tour(folder, Stage(as_json=as_json)).run(keep=keep)
+    except IcefieldError:
+        raise
+    except Exception as error:
+        # What psycopg or Spark raised: a person who takes a tour wants a line, and where to read more.
+        said = f"{type(error).__name__}: {output.first_line(str(error), 300)}"
+        raise TourFailed(f"the tour could not go on: {said} (logs are in {folder / 'logs'})") from error
 
 
 class TourFailed(IcefieldError):
     """Somebody saw what they should not have seen."""
 
     kind = "TourFailedException"
-
-
-class Stage:
-    """What the audience sees: a step with its check mark and seconds, and what each side sees in between."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        self._as_json = as_json
-        self._begun = time.monotonic()
-
-    def act(self, title: str) -> None:
-        if not self._as_json:
-            output.console.print(Text(f"\n{title}", style="bold"))
-
-    @contextmanager
-    def step(self, text: str) -> Iterator[dict[str, Any]]:
-        """Inside, what is put under ``then`` is said behind the step."""
-        told: dict[str, Any] = {}
-        begun = time.monotonic()
-        if self._as_json:
-            yield told
-            seconds = round(time.monotonic() - begun, 2)
-            output.print_json({"step": text, "seconds": seconds, **told})
-            return
-        with output.console.status(output.plain(f"{text} …")):
-            yield told
-        then = f"  {told['then']}" if "then" in told else ""
-        line = Text.assemble(("  ✓ ", "green"), output.plain(text), (then, "cyan"))
-        line.append(f"  {time.monotonic() - begun:.1f} s", style="dim")
-        output.console.print(line)
-
-    def show(self, view: RenderableType, **facts: Any) -> None:
-        if self._as_json:
-            output.print_json({"seen": facts})
-        else:
-            output.console.print(Padding(view, (0, 0, 0, 4)))
-
-    def ready(self, event: dict[str, Any]) -> None:
-        if self._as_json:
-            output.print_json({"part": event["part"], **event})
-        elif event["event"] == "ready":
-            line = Text.assemble(("  ✓ ", "green"), f"{_PARTS[event['part']]} is ready")
-            output.console.print(line.append(f"  {event['seconds']:.1f} s", style="dim"))
-
-    def end(self, view: RenderableType, **facts: Any) -> None:
-        seconds = time.monotonic() - self._begun
-        if self._as_json:
-            output.print_json({"done": True, "seconds": round(seconds, 1), **facts})
-        else:
-            output.console.print()
-            title = f"that was Icefield, in {seconds:.0f} s"
-            output.console.print(Panel(view, title=title, title_align="left", border_style="cyan", padding=(1, 2)))
 
 
 class Tour:
@@ -120,11 +75,12 @@ class Tour:
         with ExitStack() as closing:
             stage.act("Start: one server, a PostgreSQL door and Spark behind it")
             up = closing.enter_context(StackProcess(self._data))
-            with stage.step("icefield up"):
-                doors = up.wait_until_up(stage.ready)
-            with stage.step("a PySpark session, bound to the lake"):
+            with stage.step("icefield up") as step:
+                doors = up.wait_until_up(lambda event: stage.event(event, step))
+            with stage.step("a PySpark session, bound to the lake") as step, redirect_stderr(Said(step)):
                 lake: Lake = icefield.connect(doors.server, repo=doors.repo)
                 closing.callback(lake.close)
+                lake.spark.sql("SELECT 1").collect()
             with stage.step("a PostgreSQL client, connected to main"):
                 line = f"host=127.0.0.1 port={doors.sql_port} dbname={doors.repo}"
                 watcher = closing.enter_context(psycopg.connect(line, autocommit=True))
@@ -154,20 +110,20 @@ class Tour:
             lake.checkout(BRANCH)
         with ExitStack() as until_commit:
             tx = until_commit.enter_context(lake.transaction(message="nightly load"))
-            with stage.step("INSERT INTO sales.customers") as told:
+            with stage.step("INSERT INTO sales.customers") as step:
                 lake.spark.sql(_customers())
-                told["then"] = f"{CUSTOMERS:,} rows"
-            with stage.step("INSERT INTO sales.orders") as told:
+                step.then = f"{CUSTOMERS:,} rows"
+            with stage.step("INSERT INTO sales.orders") as step:
                 lake.spark.sql(_orders(0, ORDERS, "1"))
-                told["then"] = f"{ORDERS:,} rows"
-            with stage.step("SAVEPOINT; another batch, with negative amounts in it; ROLLBACK TO SAVEPOINT") as told:
+                step.then = f"{ORDERS:,} rows"
+            with stage.step("SAVEPOINT; another batch, with negative amounts in it; ROLLBACK TO SAVEPOINT") as step:
                 try:
                     with tx.savepoint():
                         lake.spark.sql(_orders(ORDERS, BAD_ORDERS, "-1"))
                         bad = lake.spark.sql("SELECT count(*) FROM sales.orders WHERE amount < 0").collect()[0][0]
                         raise _BadBatch(f"{bad} orders with a negative amount")
                 except _BadBatch as found:
-                    told["then"] = f"{found}: undone"
+                    step.then = f"{found}: undone"
             self._both_see(lake, watcher, pipeline=(CUSTOMERS, ORDERS), main=(0, 0), when="before COMMIT")
             with stage.step("COMMIT"):
                 until_commit.close()
@@ -200,8 +156,8 @@ class Tour:
             inside = tuple(lake.spark.sql(_COUNTS).collect()[0])
             outside = watcher.execute(_COUNTS).fetchone()
         rows = [
-            ("the pipeline (PySpark)", BRANCH, *(f"{n:,}" for n in inside)),
-            ("the PostgreSQL client", "main", *(f"{n:,}" for n in outside or ())),
+            ("the pipeline (PySpark)", BRANCH, *map(_count, inside)),
+            ("the PostgreSQL client", "main", *map(_count, outside or ())),
         ]
         seen = output.table(("WHO", "BRANCH", "CUSTOMERS", "ORDERS"), rows, empty="")
         self._stage.show(seen, when=when, pipeline=list(inside), main=list(outside or ()))
@@ -212,20 +168,31 @@ class Tour:
     def _farewell(self, doors: Doors, *, keep: bool) -> None:
         where = f" --data {shlex.quote(str(self._data))}"
         lines = [
-            ("psql", f"icefield connect psql{where}", "then: SHOW BRANCHES; SELECT * FROM sales.orders LIMIT 5;"),
-            ("Python", f'lake = icefield.connect("{self._data}")', 'lake.spark.table("sales.orders").show()'),
-            ("Spark", f"spark-sql $(icefield connect spark{where})", "SELECT count(*) FROM sales.orders;"),
+            ("psql", f"icefield connect psql{where}", "SHOW BRANCHES; SELECT * FROM sales.orders LIMIT 5;"),
+            (
+                "SDK",
+                f'import icefield; lake = icefield.connect("{self._data}")',
+                'lake.spark.table("sales.orders").show()',
+            ),
+            ("PySpark", f"icefield connect spark --shell{where}", 'spark.sql("SELECT * FROM sales.orders").show()'),
             ("history", f"icefield log{where}", f"icefield diff main {BRANCH}{where}"),
         ]
-        parts: list[RenderableType] = []
         if keep:
-            parts.append(Text("Everything runs on, until Ctrl-C. Go on in another terminal (. .venv/bin/activate):"))
+            first = "Everything runs on until Ctrl-C. In another terminal, after  . .venv/bin/activate :"
         else:
-            parts.append(Text("Go on with this very lake (. .venv/bin/activate):"))
-            parts.append(Text.assemble("\n  start    ", (f"icefield up{where}", "cyan")))
+            first = "The lake stays. Go on with it, after  . .venv/bin/activate :"
+            lines.insert(0, ("start", f"icefield up{where}", "server, Spark, PostgreSQL door; Ctrl-C stops them"))
+        grid = Table.grid(padding=(0, 2))
         for title, command, hint in lines:
-            parts.append(Text.assemble(f"\n  {title:<9}", (command, "cyan"), ("\n           " + hint, "dim")))
-        self._stage.end(Group(*parts), data=str(self._data), server=doors.server, **{"sql-port": doors.sql_port})
+            grid.add_row("", "", "")
+            grid.add_row(Text(title, style="bold"), Text.assemble((command, "cyan"), ("\n" + hint, "dim")))
+        self._stage.end(
+            Group(Text(first), grid), data=str(self._data), server=doors.server, **{"sql-port": doors.sql_port}
+        )
+
+
+def _count(rows: int) -> Text:
+    return Text(f"{rows:,}", style="bold green" if rows else "dim")
 
 
 class _BadBatch(Exception):
@@ -252,8 +219,6 @@ def _orders(first: int, count: int, sign: str) -> str:
 
 def _fresh_folder(data: Path) -> Path:
     """An empty folder; one that an earlier tour made is emptied, any other is left alone."""
-    import shutil
-
     if data.exists():
         if not data.is_dir() or (any(data.iterdir()) and not (data / _MARKER).exists()):
             raise BadRequest(f"{data} holds something that no demo made: give an empty --data folder", field="data")

@@ -54,7 +54,7 @@ _OWN_PLAN = _names(
     checkpoint localCheckpoint javaRDD toJavaRDD inputFiles collectAsList cache persist
     queryExecution"""
 )
-"""Methods that make or run the frame's own, remembered plan. All others (``count``, ``show``, derived frames) plan anew."""
+"""Methods that make or run the frame's own, remembered plan. All others (``count``, ``show``, …) plan anew."""
 _READS = (_OWN_PLAN - {"queryExecution"}) | _names(
     # of SparkSession and DataFrameReader (they load tables to analyse), Dataset, Catalog, and ML's estimators
     """table load
@@ -153,7 +153,7 @@ class Hook:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._send: Callable[..., str] = client.send_command
+        self._send: Callable[..., Any] = client.send_command
         self._lakes: list[Statements] = []
         self._local = threading.local()
         self._ran_at: dict[str, tuple[int, ...]] = {}
@@ -201,7 +201,7 @@ class Hook:
             return answer
         return self._send(command, retry, binary)
 
-    def _call(self, target: str, method: str, arguments: str, retry: bool) -> str:
+    def _call(self, target: str, method: str, arguments: str, retry: bool) -> Any:
         if not getattr(self._local, "inside", False):
             deferred = getattr(self._local, "deferred", None)
             if deferred is not None and method == "getResult":
@@ -342,7 +342,7 @@ class Hook:
             raise
         return begun
 
-    def _run(self, target: str, method: str, arguments: str, retry: bool) -> str:
+    def _run(self, target: str, method: str, arguments: str, retry: bool) -> Any:
         if method not in _OWN_PLAN or target.startswith("z:"):
             return self._send(f"c\n{target}\n{method}\n{arguments}", retry)
         return self._planned_anew(target, method, arguments, retry)
@@ -359,7 +359,7 @@ class Hook:
     def _serials(self) -> tuple[int, ...]:
         return tuple(lake.serial for lake in self._lakes)
 
-    def _planned_anew(self, target: str, method: str, arguments: str, retry: bool) -> str:
+    def _planned_anew(self, target: str, method: str, arguments: str, retry: bool) -> Any:
         """Calls the method on the frame, or, if its plan was made elsewhere, on a frame of the same meaning."""
         now = self._serials()
         if self._ran_at.setdefault(target, now) == now:
@@ -384,7 +384,7 @@ class Hook:
 
     # A frame handed over as Arrow is done when getResult returns
 
-    def _finish_deferred(self, target: str, method: str, arguments: str, retry: bool) -> str:
+    def _finish_deferred(self, target: str, method: str, arguments: str, retry: bool) -> Any:
         try:
             return self._send(f"c\n{target}\n{method}\n{arguments}", retry)
         finally:

@@ -9,7 +9,9 @@ from icefield.iceberg.properties import supported_version
 from icefield.iceberg.schemas import DEFAULTS_VERSION, fields_by_id, read_schema
 from icefield.iceberg.shapes import (
     INT32_MAX,
+    INT64_MAX,
     Json,
+    as_int,
     as_list,
     as_object,
     as_text,
@@ -23,6 +25,7 @@ from icefield.iceberg.shapes import (
     need_list,
     need_long,
     need_text,
+    no_nulls,
 )
 from icefield.iceberg.snapshots import (
     MAIN,
@@ -48,7 +51,8 @@ def check_metadata(meta: Any) -> None:
     version = supported_version(need_int(obj, "format-version", "", low=1), "format-version")
     as_uuid(need(obj, "table-uuid", ""), "table-uuid")
     need_text(obj, "location", "")
-    if obj.get("properties") is not None:
+    no_nulls(obj, ("properties", "schemas", "partition-specs", "sort-orders", "snapshots", "refs"), "")
+    if "properties" in obj:
         as_text_map(obj["properties"], "properties")
     if maybe_list(obj, "encryption-keys", ""):
         raise bad("encryption-keys", "are not supported: encrypted tables can't be served")
@@ -72,6 +76,7 @@ def _check_schemas(obj: Json) -> Json:
         path = f"schemas[{i}]"
         # whatever version: Java, too, loads types that are newer than the table
         schema = read_schema(item, path, version=DEFAULTS_VERSION, max_id=INT32_MAX)
+        need(item, "type", path)
         number = need_int(schema, "schema-id", path)
         if number in seen:
             raise bad(f"{path}.schema-id", f"{number} is used twice")
@@ -93,6 +98,8 @@ def _check_specs(obj: Json, schema: Json) -> None:
     for i, item in enumerate(need_list(obj, "partition-specs", "")):
         path = f"partition-specs[{i}]"
         spec = specs.read_spec(item, path, known_transforms=False)
+        for k, field in enumerate(item["fields"]):
+            no_nulls(field, ("field-id",), f"{path}.fields[{k}]")
         number = need_int(spec, "spec-id", path)
         if number in seen:
             raise bad(f"{path}.spec-id", f"{number} is used twice")
@@ -118,6 +125,8 @@ def _check_sort_orders(obj: Json, schema: Json) -> None:
         if number in seen:
             raise bad(f"{path}.order-id", f"{number} is used twice")
         seen.add(number)
+        if (number == sort_orders.UNSORTED_ID) == bool(order["fields"]):
+            raise bad(f"{path}.order-id", f"is {number}; 0 is for the unsorted order, and only for it")
         if number == default:
             sort_orders.check_sort_order(order, schema, path)
     if default not in seen:
@@ -167,7 +176,7 @@ def _check_logs(obj: Json) -> None:
     for i, item in enumerate(maybe_list(obj, "snapshot-log", "")):
         path = f"snapshot-log[{i}]"
         entry = as_object(item, path)
-        read_snapshot_id_or_none(need(entry, "snapshot-id", path), join(path, "snapshot-id"))
+        as_int(need(entry, "snapshot-id", path), join(path, "snapshot-id"), low=-INT64_MAX - 1, high=INT64_MAX)
         last = _later(entry, path, last)
     _not_before(updated, last, "snapshot-log")
     last = None

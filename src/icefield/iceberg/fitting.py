@@ -69,9 +69,8 @@ def spec_misfit(written: Any, current: Mapping[str, Any]) -> str | None:
 
 
 def _partition_field(field: Mapping[str, Any]) -> tuple[Any, ...]:
-    sources = field.get("source-ids")
-    source = sources[0] if isinstance(sources, list) and len(sources) == 1 else field.get("source-id", str(sources))
-    return source, field.get("field-id"), str(field.get("transform"))
+    sources = field.get("source-ids") or [field.get("source-id")]
+    return str(sources), field.get("field-id"), str(field.get("transform"))
 
 
 def _parts(schema: Mapping[str, Any]) -> dict[int, _Part]:

@@ -87,7 +87,7 @@ class ManifestList:
 
 
 def read_list(location: str, data: bytes) -> ManifestList:
-    """Raises ``BadRequest`` for what is no manifest list. The last few are remembered: heads are read again and again."""
+    """Raises ``BadRequest`` for what is no manifest list. A few are remembered: every commit reads the head's."""
     return _remembered(location, data) if len(data) <= _REMEMBERED_BYTES else _decode(location, data)
 
 

@@ -120,6 +120,13 @@ def need(obj: Json, key: str, path: str) -> Any:
     return obj[key]
 
 
+def no_nulls(obj: Json, keys: tuple[str, ...], path: str) -> None:
+    """In a stored file: Java tells null from absent where a client's request may not."""
+    for key in keys:
+        if key in obj and obj[key] is None:
+            raise bad(join(path, key), "must be left out, not null: Java can't read it")
+
+
 def join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 

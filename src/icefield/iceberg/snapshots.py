@@ -25,6 +25,7 @@ from icefield.iceberg.shapes import (
     need_long,
     need_object,
     need_text,
+    no_nulls,
 )
 
 MAIN: Final = "main"
@@ -135,6 +136,7 @@ def check_stored_snapshot(value: Any, path: str) -> Json:
     if _plainly_good(obj):
         return obj
     as_snapshot_id(need(obj, "snapshot-id", path), join(path, "snapshot-id"))
+    no_nulls(obj, ("parent-snapshot-id", "sequence-number", "summary"), path)
     read_snapshot_id_or_none(obj.get("parent-snapshot-id"), join(path, "parent-snapshot-id"))
     maybe_long(obj, "sequence-number", path)
     need_long(obj, "timestamp-ms", path)
@@ -147,7 +149,8 @@ def check_stored_snapshot(value: Any, path: str) -> Json:
     if obj.get("summary") is not None:
         as_text_map(need_object(obj, "summary", path), join(path, "summary"))
     maybe_int(obj, "schema-id", path)
-    maybe_long(obj, "first-row-id", path)
+    if maybe_long(obj, "first-row-id", path) is not None:
+        need_long(obj, "added-rows", path)
     maybe_long(obj, "added-rows", path)
     return obj
 
@@ -159,7 +162,7 @@ def _plainly_good(obj: Json) -> bool:
     small = (get("schema-id", 0), get("first-row-id", 0), get("added-rows", 0))
     if not all(type(number) is int and 0 <= number <= INT64_MAX for number in (*numbers, *small)):
         return False
-    if small[0] > INT32_MAX:
+    if small[0] > INT32_MAX or ("first-row-id" in obj and "added-rows" not in obj):
         return False
     location, summary = get("manifest-list"), get("summary")
     if type(location) is not str or not location or not location.isascii() or type(summary) is not dict:

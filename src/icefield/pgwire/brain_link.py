@@ -187,13 +187,16 @@ class BrainLink:
                 # else that one call on this link sends. Empty queries are allowed in failed transactions, too.
                 self._stream.write(encode(m.CopyFail("cancelled")) + SYNC + 2 * encode(m.Query("")))
                 previous, marks = b"", 0
+                clock = asyncio.get_running_loop().time
+                cancelled = clock()
                 while not (previous == READY and marks == 2):
-                    try:
+                    kind = b"N"
+                    with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(_CANCEL_AGAIN_S):
                             kind = (await self._next_run()).kind
-                    except TimeoutError:
+                    if clock() - cancelled > _CANCEL_AGAIN_S:
                         await self.cancel()  # the first one may have come before the statement had begun
-                        continue
+                        cancelled = clock()
                     if kind in b"NSA":
                         continue
                     if kind == b"I" and previous == READY:

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
-from icefield.model.errors import IcefieldError
+from icefield.model.errors import BadRequest, IcefieldError, Unavailable
 from icefield.pgwire import messages as m
 from icefield.pgwire.codec import LARGE_LIMIT, encode
 from icefield.pgwire.connection import NeedData, ServerConnection
@@ -68,9 +68,14 @@ class PgServer:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: ByteStream(on_connected=self._connected), self._host, self.port, reuse_address=True
-        )
+        try:
+            self._server = await loop.create_server(
+                lambda: ByteStream(on_connected=self._connected), self._host, self.port, reuse_address=True
+            )
+        except OSError as error:
+            raise Unavailable(
+                f"the SQL door cannot listen on {self._host}:{self.port} ({error.strerror}): choose another port"
+            ) from error
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self, grace_s: float = 5.0) -> None:
@@ -489,9 +494,8 @@ def _check_loopback(host: str) -> None:
         except ValueError:
             loopback = False
         if not loopback:
-            raise PgError(
-                "22023",
+            raise BadRequest(
                 f"the SQL door cannot listen on {host!r}: without principals anybody could come in, "
                 "so only loopback addresses (127.0.0.1, ::1, localhost) are allowed",
-                severity="FATAL",
+                field="host",
             )

@@ -294,7 +294,7 @@ class Execution:
         if wrong and not (plans_only and work.statement.tokens[0].word == "explain"):
             names = ", ".join(sorted(str(known[oid]) for oid in wrong))
             raise _refused(
-                " ".join(word for word in work.statement.words(2) if word).upper() or "this statement",
+                _verb(work.statement),
                 names,
                 "In this version lake tables take CREATE, DROP, SELECT and plain INSERT, as statements of their own.",
             )
@@ -410,6 +410,8 @@ class Execution:
                         hint=left_out.hint,
                         position=error.position,
                     )
+        if "icefield_guard()" in error.fields.get("W", ""):
+            return PgError(error.sqlstate, error.message, hint=error.hint)
         if error.sqlstate == "25001" and not at.explicit and "transaction block" in error.message:
             what = error.message.partition(" cannot run ")[0]
             return PgError("0A000", f"{what} is not supported here", hint="Every statement runs in a transaction.")
@@ -424,6 +426,12 @@ def _error(data: bytes) -> PgError:
     message = decode_backend(Frame(b"E", data[5:]))
     assert isinstance(message, m.ErrorResponse)
     return PgError.from_fields(message.fields)
+
+
+def _verb(statement: Statement) -> str:
+    first, *rest = statement.words(2)
+    two = first in ("explain", "refresh", "security", "import") and rest and rest[0]
+    return f"{first} {rest[0]}".upper() if two else first.upper() or "this statement"
 
 
 def _limit(setting: str | None) -> int:

@@ -61,6 +61,8 @@ _NOT_ASCII_SAFE = frozenset(("BIG5", "GBK", "UHC", "SJIS", "SHIFT_JIS_2004", "GB
 _ISOLATIONS = frozenset(("read committed", "read uncommitted", "repeatable read", "default"))
 _WRITING_WORDS = frozenset(("insert", "with", "do", "call", "execute"))
 _QUEUE_LIMIT = 10_000
+_UNNAMED = "icefield_unnamed"
+"""What the client's unnamed statement is called in the brain: our own simple queries would drop one without a name."""
 
 _BRANCH_COLUMNS = (
     m.FieldDescription("name", 25),
@@ -574,7 +576,9 @@ class SqlSession:
         if not self.standing.failed:
             await self.standing.enter(write=write)
         whole = Statement(message.sql, 0, statement.tokens)
-        analysis = await self.execution.parse(whole, message.name, message.param_oids)
+        if not message.name:
+            await self._close_in_brain(_UNNAMED)
+        analysis = await self.execution.parse(whole, message.name or _UNNAMED, message.param_oids)
         known = self.standing.shadows.by_oid()
         reads, writes = (analysis.reads, analysis.writes) if analysis else (frozenset(), frozenset())
         self._prepared[message.name] = _Prepared(
@@ -606,7 +610,7 @@ class SqlSession:
         """Bind and Describe in the brain, and undo it: what is wrong with the parameters shows here."""
         bind = portal.bind
         request = (
-            encode(m.Bind("", bind.statement, bind.param_formats, bind.params, bind.result_formats))
+            encode(m.Bind("", bind.statement or _UNNAMED, bind.param_formats, bind.params, bind.result_formats))
             + encode(m.Describe(m.Target.PORTAL, ""))
             + SYNC
         )
@@ -640,7 +644,7 @@ class SqlSession:
         if not self.standing.failed:
             await self.standing.enter(write=write)
         error: PgError | None = None
-        async for run in self.link.relay(encode(message) + SYNC):
+        async for run in self.link.relay(encode(m.Describe(message.target, message.name or _UNNAMED)) + SYNC):
             if run.kind == b"E":
                 error = error or _brain_error(run.data)
             elif run.kind in b"tTn":
@@ -674,7 +678,7 @@ class SqlSession:
         self._refuse_outside_block(prepared.statement)
         bind = portal.bind
         request = (
-            encode(m.Bind("", bind.statement, bind.param_formats, bind.params, bind.result_formats))
+            encode(m.Bind("", bind.statement or _UNNAMED, bind.param_formats, bind.params, bind.result_formats))
             + encode(m.Execute("", 0))
             + SYNC
         )
@@ -721,9 +725,12 @@ class SqlSession:
         else:
             prepared = self._prepared.pop(message.name, None)
             if prepared is not None and isinstance(prepared.kind, _BRAIN_KINDS):
-                async for _ in self.link.relay(encode(message) + SYNC):
-                    pass
+                await self._close_in_brain(message.name or _UNNAMED)
         out.write(m.CloseComplete())
+
+    async def _close_in_brain(self, name: str) -> None:
+        async for _ in self.link.relay(encode(m.Close(m.Target.STATEMENT, name)) + SYNC):
+            pass
 
     def _find_prepared(self, name: str) -> _Prepared:
         prepared = self._prepared.get(name)

@@ -59,7 +59,9 @@ class Standing:
         """What the open cursors read: their fills are gone, their rows are not."""
         self._view: str | None = None
         self._statement: int | None = None
-        self._stale_versions = False
+        self._written = False
+        self._versions_at: str | None = None
+        """The commit of which ``shadows`` names the tables' versions; None when they are not known."""
         self._savepoints: list[_Savepoint] = []
         self._named = 0
         self._before = self.shadows
@@ -110,10 +112,11 @@ class Standing:
             )
 
     async def _sync_shadows(self) -> None:
+        # The fingerprint is of names and columns: rows may have come and gone, which ``versioned`` asks for.
         catalog = await self.lake.catalog(self.shadows.fingerprint)
-        self._stale_versions = False
         if catalog is None:
             return
+        self._versions_at = self._view
         wish = sh.wanted(catalog)
         script = sh.sync_script(self.shadows, wish, self.brain.role)
         oids: dict[sh.Key, int] | None = None
@@ -140,12 +143,13 @@ class Standing:
             await self._returned()
 
     def touched_lake(self) -> None:
-        """Something was written: versions of tables are another now."""
-        self._stale_versions = True
+        """Something was written: the transaction shows what no commit has."""
+        self._versions_at = None
+        self._written = True
 
     async def versioned(self, shadow: Shadow) -> Shadow:
         """The shadow with its content's version, as it is in this transaction now."""
-        if self._stale_versions:
+        if self._view is None or self._versions_at != self._view:
             catalog = await self.lake.catalog(None)
             fresh = sh.wanted(catalog).tables
             self.shadows = replace(
@@ -155,7 +159,8 @@ class Standing:
                     for key, old in self.shadows.tables.items()
                 },
             )
-            self._stale_versions = False
+            # After a write every version holds for this moment only.
+            self._versions_at = None if self._written else self._view
         return self.shadows.tables[shadow.key]
 
     def filled(self, key: sh.Key, rows: int) -> None:
@@ -219,12 +224,15 @@ class Standing:
                 await self.link.query("ROLLBACK")
         finally:
             self.shadows = self._before
+            self._versions_at = None
             await self._let_go_of_server()
             self._closed()
         await self._clean()
 
     def _closed(self) -> None:
         self.open = self.explicit = self.failed = self.writing = self.read_only = False
+        if self._written:
+            self._versions_at, self._written = None, False
         self._savepoints.clear()
         self.cursor_shadows.clear()
         self._view = None
@@ -290,7 +298,7 @@ class Standing:
         del self._savepoints[at + 1 :]
         await self.lake.rollback_to(found.lake_name)
         self.shadows, self.read_only, self.failed = found.shadows, found.read_only, False
-        self._stale_versions = True
+        self._versions_at, self._written = None, True
 
     async def release(self, name: str) -> None:
         await self.link.query(f"RELEASE SAVEPOINT {_ident(name)}")

@@ -497,7 +497,8 @@ def _rollback(r: _Reader) -> Kind:
     back = r.at
     _ = r.take("work") or r.take("transaction")
     if r.take("to"):
-        _ = r.peek(1) and r.take("savepoint")
+        if r.at + 1 < len(r.tokens):
+            r.take("savepoint")
         name = r.name()
         r.end()
         return RollbackTo(name)

@@ -49,8 +49,7 @@ class MemoryStore:
 
     @contextmanager
     def write(self) -> Iterator[MemoryWriter]:
-        if self._writing == threading.get_ident():
-            raise RuntimeError("this thread is already in a write transaction of this store")
+        self._check_not_writing()
         with self._lock:
             self._writing = threading.get_ident()
             try:
@@ -64,8 +63,14 @@ class MemoryStore:
                 self._writing = None
 
     def close(self) -> None:
+        self._check_not_writing()
         with self._lock:
             self._state = None
+
+    def _check_not_writing(self) -> None:
+        """Waiting for oneself would be for ever."""
+        if self._writing == threading.get_ident():
+            raise RuntimeError("this thread is already in a write transaction of this store")
 
     def _current(self) -> _State:
         state = self._state

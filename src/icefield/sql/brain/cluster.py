@@ -42,7 +42,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
 from icefield.model.errors import NotSupported, Unavailable
 from icefield.sql.brain.binaries import Binaries, find_binaries
@@ -53,7 +53,7 @@ PORT = 5432
 SOCKET_PATH_LIMIT = 107
 
 _UNPRIVILEGED = "nobody"
-_TEMPLATE_FORMAT = 1
+_TEMPLATE_FORMAT = 2
 """Counted up when templates are made differently, so that older ones are not taken."""
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 3.0
@@ -147,6 +147,27 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+class _FolderLock:
+    """A lock on a folder, held until ``close`` or the end of the process; it is not inherited by children.
+
+    It is on the folder itself so that systemd-tmpfiles, which honours such locks, lets the folder be.
+    """
+
+    def __init__(self, folder: Path, how: int) -> None:
+        """BlockingIOError if it is held by somebody else and ``how`` has LOCK_NB."""
+        self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(self._fd, how)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 def _open_root(root: Path | None, account: _Account) -> Path:
@@ -284,16 +305,18 @@ class BrainTemplate:
         self.root = _open_root(root, self._account)
         self.binaries = _usable_binaries(binaries or find_binaries(), self.root, self._account)
         self._made: Path | None = None
+        self._lock: _FolderLock | None = None
 
     def make(self) -> Path:
         """The template's folder: ``data`` and, readable by us alone, ``password``."""
         if self._made is not None:
             return self._made
-        digest = hashlib.sha256(repr((_TEMPLATE_FORMAT, sorted(SETTINGS.items()), self.binaries.bin)).encode()).hexdigest()[:10]
+        digest = hashlib.sha256(repr((_TEMPLATE_FORMAT, sorted(SETTINGS.items()))).encode()).hexdigest()[:10]
         folder = self.root / f"template-{self.binaries.build}-{digest}"
         with _locked(self.root / ".template.lock"):
-            if not (folder / "password").exists():
+            if not _complete(folder):
                 self._build(folder)
+            self._lock = _FolderLock(folder, fcntl.LOCK_SH)
         self._made = folder
         return folder
 
@@ -323,7 +346,22 @@ class BrainTemplate:
         hba = data / "pg_hba.conf"
         hba.write_text("local all all scram-sha-256\n")
         self._account.own(hba)
-        _write_private(folder / "password", password)  # last: it says that the template is complete
+        _write_private(folder / "password", password)
+        _write_private(folder / "complete", str(_count_files(data)))
+
+
+def _complete(folder: Path) -> bool:
+    """Made to its end, and not thinned out since by whoever cleans up temporary folders."""
+    try:
+        return (
+            int((folder / "complete").read_text()) == _count_files(folder / "data") and (folder / "password").exists()
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def _count_files(folder: Path) -> int:
+    return sum(len(files) for _, _, files in os.walk(folder))
 
 
 def _shared_memory_type() -> str:
@@ -344,7 +382,7 @@ def _write_private(path: Path, content: str) -> None:
 class Cluster:
     """One PostgreSQL of our own. Owned by this process until ``remove``."""
 
-    def __init__(self, folder: Path, template: BrainTemplate, password: str, owner: IO[bytes]) -> None:
+    def __init__(self, folder: Path, template: BrainTemplate, password: str, owner: _FolderLock) -> None:
         """Use ``clone``."""
         self.folder = folder
         self.data = folder / "data"
@@ -366,8 +404,7 @@ class Cluster:
             _sweep(template.root)
             folder = Path(tempfile.mkdtemp(prefix="c-", dir=template.root))
             folder.chmod(0o711 if account.dropped else 0o700)
-            owner = (folder / "owner").open("ab")
-            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            owner = _FolderLock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         cluster = cls(folder, template, (source / "password").read_text(), owner)
         try:
             account.own(folder)
@@ -529,18 +566,15 @@ def _sweep(root: Path) -> list[Path]:
     removed = []
     for folder in root.glob("c-*"):
         try:
-            owner = (folder / "owner").open("ab")
+            lock = _FolderLock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            owner = None  # not even locked once: its owner died right after making it
-        with owner or contextlib.nullcontext():
-            if owner is not None:
-                try:
-                    fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    continue  # alive
+            continue  # its owner lives (or it has just been removed)
+        try:
             _kill_servers(folder / "data")
             shutil.rmtree(folder, ignore_errors=True)
             removed.append(folder)
+        finally:
+            lock.close()
     return removed
 
 

@@ -49,14 +49,14 @@ BEGIN
        AND coalesce(r.object_identity, '') !~ '(^| on )pg_temp(_[0-9]+)?[.]' THEN
       IF TG_TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO') THEN
         RAISE EXCEPTION USING ERRCODE = '0A000',
-          MESSAGE = format('%s of a permanent table that is not an Iceberg table is not supported', TG_TAG),
+          MESSAGE = format('%s is not supported for a permanent table that is no Iceberg table', TG_TAG),
           HINT = 'Write CREATE ICEBERG TABLE (or CREATE TABLE … USING iceberg) with columns for a table in the lake,'
                  ' or CREATE TEMP TABLE for one of this session.';
       END IF;
       RAISE EXCEPTION USING ERRCODE = '0A000',
-        MESSAGE = format('%s is not supported for objects that are not temporary', TG_TAG),
-        HINT = 'The lake holds tables and schemas. Temporary objects of this session are allowed:'
-               ' CREATE TEMP …, or a name in schema pg_temp.';
+        MESSAGE = format('%s is not supported yet for what is not temporary', TG_TAG),
+        HINT = 'In this version the lake takes CREATE and DROP of Iceberg tables and schemas. For an object of this'
+               ' session write CREATE TEMP …, or give it a name in schema pg_temp.';
     END IF;
   END LOOP;
 END $$;

@@ -85,8 +85,7 @@ class SqlStore:
 
     @contextmanager
     def write(self) -> Iterator[SqlWriter]:
-        if self._writing == threading.get_ident():
-            raise RuntimeError("this thread is already in a write transaction of this store")
+        self._check_not_writing()
         with self._write_lock:
             self._writing = threading.get_ident()
             try:
@@ -110,6 +109,7 @@ class SqlStore:
 
     def close(self) -> None:
         """Blocks that are still open may finish; new ones are refused."""
+        self._check_not_writing()
         with self._pool_lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -119,6 +119,11 @@ class SqlStore:
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
+
+    def _check_not_writing(self) -> None:
+        """Waiting for oneself would be for ever."""
+        if self._writing == threading.get_ident():
+            raise RuntimeError("this thread is already in a write transaction of this store")
 
     def _take(self) -> Any:
         with self._pool_lock:
