@@ -61,7 +61,7 @@ ROWS: list[dict[str, Any]] = [
         "n": Decimal("-9999999999999999999999999999.9999999999"),
         "s": "\x01é😀\n'\"",
         "d": dt.date(1, 1, 1),
-        "ts": dt.datetime(1, 1, 1),
+        "ts": dt.datetime(1, 1, 1),  # noqa: DTZ001
         "tz": dt.datetime(1, 1, 1, tzinfo=dt.UTC),
     },
     {
@@ -72,10 +72,10 @@ ROWS: list[dict[str, Any]] = [
         "n": Decimal("0.0000000001"),
         "s": "",
         "d": dt.date(9999, 12, 31),
-        "ts": dt.datetime(9999, 12, 31, 23, 59, 59, 999999),
+        "ts": dt.datetime(9999, 12, 31, 23, 59, 59, 999999),  # noqa: DTZ001
         "tz": dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=dt.UTC),
     },
-    {"id": 2, "x": math.nan, "d": dt.date(1582, 10, 10), "ts": dt.datetime(1582, 10, 10, 1, 2, 3, 4)},
+    {"id": 2, "x": math.nan, "d": dt.date(1582, 10, 10), "ts": dt.datetime(1582, 10, 10, 1, 2, 3, 4)},  # noqa: DTZ001
 ]
 
 

@@ -10,7 +10,17 @@ import fastavro
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from iceberg_worlds import BY_DAY, SPEC, Json, World, added_entry, check_row_ids, live_count, updates_of
+from iceberg_worlds import (
+    BY_DAY,
+    SPEC,
+    Json,
+    World,
+    added_entry,
+    avro_file,
+    check_row_ids,
+    live_count,
+    updates_of,
+)
 
 from icefield.iceberg.append import Append, NotAppend, judge
 from icefield.iceberg.reach import reachable_files
@@ -248,10 +258,19 @@ def test_an_inherited_snapshot_id_is_fine() -> None:
     assert next(iter(world.live(after).values())).snapshot_id == 77
 
 
-def test_own_numbers_written_out_are_taken_out_again() -> None:
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"sequence_number": 2, "file_sequence_number": 2, "first_row_id": 3},
+        {"sequence_number": 2},
+        {"file_sequence_number": 2},
+        {"first_row_id": 3},
+    ],
+)
+def test_own_numbers_written_out_are_taken_out_again(numbers: Json) -> None:
     world = World(3)
     base = grown(world, world.empty(), 3)
-    mine = with_entry(world, base, sequence_number=2, file_sequence_number=2, first_row_id=3)
+    mine = with_entry(world, base, **numbers)
     head = grown(world, base, 10)
     answer, after = landed(world, head, updates_of(mine))
     new = next(iter(world.live(after).values()))
@@ -262,6 +281,19 @@ def test_own_numbers_written_out_are_taken_out_again() -> None:
     assert rewritten.metadata["written-by"] == "the client"
     assert rewritten.metadata["partition-spec"] == "[]"
     assert rewritten.writer_schema["fields"][1]["field-id"] == 1
+
+
+def test_own_numbers_in_a_manifest_that_cannot_leave_them_out() -> None:
+    world = World(3)
+    base = grown(world, world.empty(), 3)
+    mine = with_entry(world, base, sequence_number=2)
+    location = lists(world, mine)[0]["manifest_path"]
+    written = fastavro.reader(io.BytesIO(world.files[location]))
+    schema = copy.deepcopy(written.writer_schema)
+    schema["fields"][2] = {"name": "sequence_number", "type": "long", "field-id": 3}
+    world.files[location] = avro_file(schema, list(written), {"content": "data"})
+    found = conflict(world, grown(world, base, 10), updates_of(mine))
+    assert "cannot leave the number out" in found.message
 
 
 def test_an_older_data_sequence_number_stays() -> None:
@@ -440,6 +472,29 @@ def test_merged_delete_manifests_are_part_of_an_append() -> None:
     answer, after = landed(world, head, updates_of(mine))
     assert merged["manifest_path"] in answer.superseded
     assert len([file for file in world.live(after).values() if file.content == 1]) == 1
+
+
+def test_deletion_vectors_that_share_a_file_are_several() -> None:
+    world = World(3)
+    base = grown(world, world.empty(), 1, 2)
+    vectors = [world.file(1, content=1, content_offset=at, content_size_in_bytes=9) for at in (4, 13)]
+    vectors[1]["file_path"] = vectors[0]["file_path"]
+    manifests = [world.manifest(60, [added_entry(60, vector)], content=1) for vector in vectors]
+    base = world.commit(base, world.snapshot(base, [*world.lines(base), *manifests], 60, "delete"))
+    lines = world.lines(base)
+    moved = [e for line in lines if line["content"] == 1 for e in world.moved(line)]
+    merged = world.manifest(77, moved, content=1)
+    new = world.manifest(77, [added_entry(77, world.file(5))])
+    mine = world.snapshot(base, [new, *[line for line in lines if line["content"] == 0], merged], 77, "append")
+    answer = rebase(world, grown(world, base, 10), updates_of(mine))
+    assert isinstance(answer, Rebased)
+    assert merged["manifest_path"] in answer.referenced
+    assert answer.updates[0]["snapshot"]["summary"]["total-delete-files"] == "2"
+    # One of the two left out is one removed; and none may be there twice.
+    for entries, said in ((moved[:1], "removes the file"), ([*moved, moved[0]], "twice")):
+        merged = world.manifest(77, entries, content=1)
+        mine = world.snapshot(base, [new, *[line for line in lines if line["content"] == 0], merged], 77, "append")
+        assert said in conflict(world, grown(world, base, 10), updates_of(mine)).message
 
 
 @pytest.mark.parametrize(

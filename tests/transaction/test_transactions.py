@@ -328,6 +328,20 @@ def test_a_column_added_inside_conflicts_only_if_the_columns_moved(lake: Inproce
     assert refused.error["conflicts"][0]["entry"] == "sales.orders"
 
 
+def test_an_id_never_changes_its_meaning_behind_an_assertion_that_was_not_made(lake: Inprocess) -> None:
+    main(lake, "orders").create()
+    stale = main(lake, "orders").load()
+    assert add_column(main(lake, "orders"), "first").status == 200
+    schema = {**stale["schemas"][0], "schema-id": 1}
+    schema["fields"] = [*schema["fields"], {"id": 3, "name": "second", "required": False, "type": "int"}]
+    updates = [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}]
+    engine = main(lake, "orders")
+    engine.load()
+    assert engine.post({"requirements": [], "updates": updates}).status == 409
+    rename = [{"type": "assert-current-schema-id", "current-schema-id": 1}]
+    assert engine.post({"requirements": rename, "updates": updates}).status == 200
+
+
 def test_strict_writes_are_never_rebased(lake: Inprocess) -> None:
     main(lake, "orders").create()
     for in_transaction in (False, True):

@@ -40,6 +40,16 @@ from icefield.iceberg.snapshots import (
 
 CLOCK_TOLERANCE_MS: Final = 60_000
 """How far Java lets logs go back in time."""
+_NO_NULLS: Final = (
+    "properties",
+    "schemas",
+    "partition-specs",
+    "sort-orders",
+    "snapshots",
+    "refs",
+    "statistics",
+    "partition-statistics",
+)
 
 
 def check_metadata(meta: Any) -> None:
@@ -51,7 +61,7 @@ def check_metadata(meta: Any) -> None:
     version = supported_version(need_int(obj, "format-version", "", low=1), "format-version")
     as_uuid(need(obj, "table-uuid", ""), "table-uuid")
     need_text(obj, "location", "")
-    no_nulls(obj, ("properties", "schemas", "partition-specs", "sort-orders", "snapshots", "refs"), "")
+    no_nulls(obj, _NO_NULLS, "")
     if "properties" in obj:
         as_text_map(obj["properties"], "properties")
     if maybe_list(obj, "encryption-keys", ""):

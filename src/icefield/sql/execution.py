@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ _FILL = "SAVEPOINT icefield_fill"
 _STATEMENT = "SAVEPOINT icefield_statement"
 _UNDO = "ROLLBACK TO SAVEPOINT icefield_fill; RELEASE SAVEPOINT icefield_fill"
 _KEEP = "RELEASE SAVEPOINT icefield_fill"
+_TAKEN_AWAY = re.compile(r"permission denied for function (pg_notify|pg_\w*advisory\w*|lo_\w+)$")
 DEFAULT_MAX_ROWS = 5_000_000
 
 
@@ -410,6 +412,13 @@ class Execution:
                         hint=left_out.hint,
                         position=error.position,
                     )
+        taken = _TAKEN_AWAY.search(error.message) if error.sqlstate == "42501" else None
+        if taken:
+            return PgError(
+                "0A000",
+                f"{taken[1]}() is not supported: no other session would see what it does",
+                position=error.position,
+            )
         if "icefield_guard()" in error.fields.get("W", ""):
             return PgError(error.sqlstate, error.message, hint=error.hint)
         if error.sqlstate == "25001" and not at.explicit and "transaction block" in error.message:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from icefield.model.errors import IcefieldError
+from icefield.model.errors import IcefieldError, NoSuchSession
 from icefield.pgwire import messages as m
 from icefield.pgwire.brain_link import SYNC, BrainLink
 from icefield.pgwire.codec import encode
@@ -57,9 +57,8 @@ from icefield.sql.statements import (
 log = logging.getLogger("icefield.sql")
 
 _BRAIN_KINDS = (Other, Local, CursorMove)
-_NOT_ASCII_SAFE = frozenset(("BIG5", "GBK", "UHC", "SJIS", "SHIFT_JIS_2004", "GB18030", "JOHAB"))
+_ENCODINGS = frozenset(("UTF8", "SQL_ASCII"))
 _ISOLATIONS = frozenset(("read committed", "read uncommitted", "repeatable read", "default"))
-_WRITING_WORDS = frozenset(("insert", "with", "do", "call", "execute"))
 _QUEUE_LIMIT = 10_000
 _UNNAMED = "icefield_unnamed"
 """What the client's unnamed statement is called in the brain: our own simple queries would drop one without a name."""
@@ -222,6 +221,10 @@ class SqlSession:
             self._drop_portals()
         if self.link.closed and isinstance(error, PgError) and not error.fatal:
             return PgError.from_fields(error.to_fields() | {"S": "FATAL", "V": "FATAL"})
+        if isinstance(error, NoSuchSession):
+            # Every later statement would fail, too: the client must come in anew.
+            error = to_pg_error(error)
+            error.severity = "FATAL"
         if isinstance(error, IcefieldError):
             error = to_pg_error(error)
         if self._cancelled and isinstance(error, PgError) and error.sqlstate != "57014":
@@ -272,8 +275,9 @@ class SqlSession:
         return split(text, backslashes=self.link.parameters.get("standard_conforming_strings") == "off")
 
     def _check_encoding(self, text: str) -> None:
+        """The names of lake tables go between brain and lake as UTF-8; a link has one encoding."""
         encoding = self.link.parameters.get("client_encoding", "UTF8").upper()
-        if encoding in _NOT_ASCII_SAFE and "client_encoding" not in text.lower():
+        if encoding not in _ENCODINGS and "client_encoding" not in text.lower():
             raise PgError(
                 "0A000", f"client_encoding {encoding} is not supported", hint="SET client_encoding = 'UTF8' and go on."
             )
@@ -308,7 +312,9 @@ class SqlSession:
     def _may_write(self, piece: Statement, kind: Kind) -> bool:
         if isinstance(kind, CreateTable | DropTable | CreateSchema | DropSchema):
             return True
-        return isinstance(kind, Other) and piece.tokens[0].word in _WRITING_WORDS
+        first = piece.tokens[0].word
+        inserts = first == "insert" or (first == "with" and any(token.word == "insert" for token in piece.tokens))
+        return isinstance(kind, Other) and inserts
 
     # one statement --------------------------------------------------------------------------------------------------
 
@@ -577,7 +583,7 @@ class SqlSession:
             await self.standing.enter(write=write)
         whole = Statement(message.sql, 0, statement.tokens)
         if not message.name:
-            await self._close_in_brain(_UNNAMED)
+            await self._close_in_brain(m.Close(m.Target.STATEMENT, _UNNAMED))
         analysis = await self.execution.parse(whole, message.name or _UNNAMED, message.param_oids)
         known = self.standing.shadows.by_oid()
         reads, writes = (analysis.reads, analysis.writes) if analysis else (frozenset(), frozenset())
@@ -630,8 +636,10 @@ class SqlSession:
 
     async def _describe(self, message: m.Describe, out: Sink, *, write: bool) -> None:
         if message.target is m.Target.PORTAL:
-            portal = self._find_portal(message.name)
-            if isinstance(portal.prepared.kind, _BRAIN_KINDS):
+            portal = self._portals.get(message.name)
+            if portal is None:
+                await self._describe_in_brain(message, out)  # a cursor made by DECLARE is a portal, too
+            elif isinstance(portal.prepared.kind, _BRAIN_KINDS):
                 out.write(portal.row_description)
             else:
                 _describe_own(portal.prepared.kind, out)
@@ -643,8 +651,11 @@ class SqlSession:
             return
         if not self.standing.failed:
             await self.standing.enter(write=write)
+        await self._describe_in_brain(m.Describe(message.target, message.name or _UNNAMED), out)
+
+    async def _describe_in_brain(self, message: m.Describe, out: Sink) -> None:
         error: PgError | None = None
-        async for run in self.link.relay(encode(m.Describe(message.target, message.name or _UNNAMED)) + SYNC):
+        async for run in self.link.relay(encode(message) + SYNC):
             if run.kind == b"E":
                 error = error or _brain_error(run.data)
             elif run.kind in b"tTn":
@@ -653,7 +664,10 @@ class SqlSession:
             raise error
 
     async def _execute(self, message: m.Execute, out: Sink, *, write: bool) -> None:
-        portal = self._find_portal(message.portal)
+        portal = self._portals.get(message.portal)
+        if portal is None:
+            await self._execute_cursor(message, out)
+            return
         prepared = portal.prepared
         if prepared.statement.empty:
             out.write(m.EmptyQueryResponse())
@@ -673,6 +687,9 @@ class SqlSession:
                 except PgError as error:
                     raise _shifted(error, prepared.statement.start) from error
             return
+        if isinstance(prepared.kind, Local) and prepared.kind.name == "discard" and not self.standing.explicit:
+            await self._discard(prepared.statement, out)
+            return
         if not self.standing.failed:
             await self.standing.enter(write=write)
         self._refuse_outside_block(prepared.statement)
@@ -688,6 +705,21 @@ class SqlSession:
         spool.rewind()
         portal.spool = spool
         await self._next_rows(portal, message.max_rows, out)
+
+    async def _execute_cursor(self, message: m.Execute, out: Sink) -> None:
+        """A portal that is not ours: made by DECLARE, or not there, which the brain says."""
+        if not self.standing.failed:
+            await self.standing.enter(write=False)
+        work = Work(Statement("", 0, ()), CursorMove(), encode(message) + SYNC, None)
+        await self._answer(await self.execution.run(work), out)
+
+    async def _discard(self, statement: Statement, out: Sink) -> None:
+        """DISCARD ALL is refused inside a transaction: end the implicit one that Parse and Bind began."""
+        await self.standing.leave()
+        request = encode(m.Query(statement.text))
+        await self._answer(await self.execution.run(Work(statement, Local("discard"), request, None)), out)
+        self._forget_statements(statement)
+        self._drop_portals()
 
     def _analysis_now(self, prepared: _Prepared) -> Analysis | None:
         """The analysis with today's OIDs: shadows are made anew when a table's columns change."""
@@ -721,15 +753,18 @@ class SqlSession:
 
     async def _close(self, message: m.Close, out: Sink) -> None:
         if message.target is m.Target.PORTAL:
-            self._drop_portal(message.name)
+            if message.name in self._portals:
+                self._drop_portal(message.name)
+            else:
+                await self._close_in_brain(message)
         else:
             prepared = self._prepared.pop(message.name, None)
             if prepared is not None and isinstance(prepared.kind, _BRAIN_KINDS):
-                await self._close_in_brain(message.name or _UNNAMED)
+                await self._close_in_brain(m.Close(message.target, message.name or _UNNAMED))
         out.write(m.CloseComplete())
 
-    async def _close_in_brain(self, name: str) -> None:
-        async for _ in self.link.relay(encode(m.Close(m.Target.STATEMENT, name)) + SYNC):
+    async def _close_in_brain(self, message: m.Close) -> None:
+        async for _ in self.link.relay(encode(message) + SYNC):
             pass
 
     def _find_prepared(self, name: str) -> _Prepared:
@@ -740,12 +775,6 @@ class SqlSession:
             )
             raise PgError("26000", what)
         return prepared
-
-    def _find_portal(self, name: str) -> _Portal:
-        portal = self._portals.get(name)
-        if portal is None:
-            raise PgError("34000", f'portal "{name}" does not exist')
-        return portal
 
 
 class _CopyFromClient:

@@ -17,9 +17,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from icefield.model.errors import CommitConflict, IcefieldError, NoSuchSession
+from icefield.model.errors import CommitConflict, IcefieldError, NoSuchSession, ReadOnly
 from icefield.pgwire.brain_link import BrainLink
 from icefield.pgwire.errors import PgError
+from icefield.sql import law
 from icefield.sql import shadows as sh
 from icefield.sql.brain.pool import Brain
 from icefield.sql.lake import LakeSession
@@ -100,6 +101,8 @@ class Standing:
 
     async def _begin_to_write(self) -> None:
         """An implicit transaction that has only read so far writes now: it must go on from the same commit."""
+        if self.explicit:
+            await self.lake.begin()  # says why not: the ref is read-only
         seen = self._view
         await self._returned()
         base = await self.lake.begin()
@@ -197,8 +200,7 @@ class Standing:
     async def _commit(self) -> None:
         """Commit on the server, then in the brain. Raises if it was not: then all is rolled back."""
         try:
-            # What the brain would refuse at COMMIT it refuses now, before the lake has landed.
-            await self.link.query("SET CONSTRAINTS ALL IMMEDIATE")
+            await self._check_constraints()
             await self._returned()
             if self.writing:
                 await self.lake.commit()
@@ -215,6 +217,28 @@ class Standing:
         finally:
             self._closed()
         await self._clean()
+
+    async def _check_constraints(self) -> None:
+        """What the brain would refuse at COMMIT it refuses now, before the lake has landed."""
+        triggers = await self.link.query(
+            "SELECT FROM pg_catalog.pg_trigger WHERE tgdeferrable AND NOT tgisinternal LIMIT 1"
+        )
+        if not triggers.rows:
+            await self.link.query("SET CONSTRAINTS ALL IMMEDIATE")
+            return
+        # Triggers that waited run functions of the client's, over shadows that nobody has filled.
+        before = law.read_trace((await self.link.query(law.PROBE)).rows)
+        await self.link.query("SET CONSTRAINTS ALL IMMEDIATE")
+        after = law.read_trace((await self.link.query(law.PROBE)).rows)
+        known = self.shadows.by_oid()
+        touched = (law.scanned(before, after) | law.written(before, after)) & known.keys()
+        if touched:
+            names = ", ".join(sorted(str(known[oid]) for oid in touched))
+            raise PgError(
+                "0A000",
+                f"deferred triggers that read or write lake tables are not supported ({names})",
+                hint="Make the trigger's constraint NOT DEFERRABLE.",
+            )
 
     async def _roll_back(self) -> None:
         try:
@@ -265,12 +289,19 @@ class Standing:
     # the client's own transactions ----------------------------------------------------------------------------------
 
     async def begin(self, *, read_only: bool | None) -> None:
-        if self.open:
-            if not self.writing:
+        wanted = self.default_read_only if read_only is None else read_only
+        try:
+            if not self.open:
+                await self._open(write=True, read_only=wanted)
+            elif not self.writing:
                 await self._begin_to_write()
-            self.read_only = self.read_only if read_only is None else read_only
-        else:
-            await self._open(write=True, read_only=self.default_read_only if read_only is None else read_only)
+        except ReadOnly:
+            # A tag or a commit does not move: a statement in flight is all that is needed to read it.
+            if not self.open:
+                await self._open(write=False, read_only=wanted)
+            elif self._statement is None:
+                self._statement = (await self.lake.mark()).statement
+        self.read_only = wanted
         self.explicit = True
 
     async def commit(self) -> bool:
@@ -288,7 +319,8 @@ class Standing:
         await self.link.query(f"SAVEPOINT {_ident(name)}")
         self._named += 1
         lake_name = f"s{self._named}"
-        await self.lake.savepoint(lake_name)
+        if self.writing:
+            await self.lake.savepoint(lake_name)
         self._savepoints.append(_Savepoint(name, lake_name, self.shadows, self.read_only))
 
     async def rollback_to(self, name: str) -> None:
@@ -296,7 +328,8 @@ class Standing:
         at = self._find(name)
         found = self._savepoints[at]
         del self._savepoints[at + 1 :]
-        await self.lake.rollback_to(found.lake_name)
+        if self.writing:
+            await self.lake.rollback_to(found.lake_name)
         self.shadows, self.read_only, self.failed = found.shadows, found.read_only, False
         self._versions_at, self._written = None, True
 
@@ -305,7 +338,8 @@ class Standing:
         at = self._find(name)
         found = self._savepoints[at]
         del self._savepoints[at:]
-        await self.lake.release(found.lake_name)
+        if self.writing:
+            await self.lake.release(found.lake_name)
 
     def _find(self, name: str) -> int:
         for at in range(len(self._savepoints) - 1, -1, -1):

@@ -344,7 +344,7 @@ Kind = (
 )
 
 _LOCAL = frozenset(
-    "set show reset deallocate prepare listen unlisten notify discard checkpoint load".split()  # noqa: SIM905
+    "set show reset deallocate prepare unlisten discard checkpoint load".split()  # noqa: SIM905
 )
 _CONSTRAINTS = frozenset(["constraint", "primary", "unique", "check", "foreign", "exclude", "like"])
 
@@ -826,6 +826,10 @@ def _drop(r: _Reader) -> Kind:
     return DropSchema(tuple(names), cascade) if schema else DropTable(tuple(names))
 
 
+def _notify(r: _Reader) -> Kind:
+    return Refused(f"{r.peek().upper()} is not supported: nobody else would hear it")
+
+
 def _move(r: _Reader) -> Kind:
     return CursorMove()
 
@@ -845,6 +849,8 @@ _RULES = {
     "use": _use,
     "create": _create,
     "drop": _drop,
+    "listen": _notify,
+    "notify": _notify,
     "fetch": _move,
     "move": _move,
     "close": _move,

@@ -22,6 +22,7 @@ from icefield.iceberg.metadata import (
     with_metadata_log,
 )
 from icefield.iceberg.rebase import rebase_table
+from icefield.iceberg.schemas import walk
 from icefield.model.conflicts import Conflict
 from icefield.model.entries import Entry, EntryKind
 from icefield.model.errors import CommitConflict, NoSuchTable
@@ -49,6 +50,8 @@ def commit_table(core: Core, at: Standing, identifier: Identifier, updates: Upda
     where = _positions(core, at, entry, head)
     applied, rewritten, files, superseded = _apply(core, at, identifier, entry, head, updates, requirements, where)
     _check_ids(identifier, head, applied, where)
+    if any(update.get("action") == "add-schema" for update in updates):
+        _check_meanings(identifier, head, applied, requirements)
     _check_upgrade(core, at, identifier, entry, head, applied)
     location = fresh_metadata_location(core, at, head)
     if at.scope.transaction is None:
@@ -201,6 +204,26 @@ def _check_ids(identifier: Identifier, head: dict[str, Any], applied: dict[str, 
                 f"(its next is {where.next[kind]}): the table was loaded before it changed, "
                 "or from another ref; load it again",
             )
+
+
+def _check_meanings(
+    identifier: Identifier, head: dict[str, Any], applied: dict[str, Any], requirements: Updates
+) -> None:
+    """A client that asserts nothing about the schema may speak of an older one: what it calls field 3 and a new column
+    is another column by now. With the assertion the same words are a rename."""
+    if any(r.get("type") in ("assert-current-schema-id", "assert-last-assigned-field-id") for r in requirements):
+        return
+    before = {field.id: field.name for schema in head["schemas"] for field in walk(schema)}
+    known = {(field.id, field.name) for schema in head["schemas"] for field in walk(schema)}
+    for schema in applied["schemas"]:
+        for field in walk(schema):
+            if field.id in before and (field.id, field.name) not in known:
+                raise _conflict(
+                    identifier,
+                    "ids-taken",
+                    f"table {identifier}: field id {field.id} is column {before[field.id]} and cannot be {field.name}: "
+                    "load the table again, or assert its current schema to rename the column",
+                )
 
 
 def _check_upgrade(

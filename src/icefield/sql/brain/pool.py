@@ -5,7 +5,8 @@ and the shadows of one session's ref are never seen by another. ``take`` gives i
 the database and the role are what the startup message said.
 
 The client's role owns the database and the shadows but is no superuser, and a guard in the brain (two event triggers)
-refuses permanent objects: what is not temporary belongs in the lake.
+refuses permanent objects: what is not temporary belongs in the lake. What other clients would have to see (advisory
+locks, notifications, large objects) is taken away: here it would be seen by nobody.
 """
 
 from __future__ import annotations
@@ -60,6 +61,18 @@ BEGIN
     END IF;
   END LOOP;
 END $$;
+REVOKE EXECUTE ON FUNCTION
+  pg_catalog.pg_notify(text, text),
+  pg_catalog.pg_advisory_lock(bigint), pg_catalog.pg_advisory_lock(int, int),
+  pg_catalog.pg_advisory_lock_shared(bigint), pg_catalog.pg_advisory_lock_shared(int, int),
+  pg_catalog.pg_try_advisory_lock(bigint), pg_catalog.pg_try_advisory_lock(int, int),
+  pg_catalog.pg_try_advisory_lock_shared(bigint), pg_catalog.pg_try_advisory_lock_shared(int, int),
+  pg_catalog.pg_advisory_xact_lock(bigint), pg_catalog.pg_advisory_xact_lock(int, int),
+  pg_catalog.pg_advisory_xact_lock_shared(bigint), pg_catalog.pg_advisory_xact_lock_shared(int, int),
+  pg_catalog.pg_try_advisory_xact_lock(bigint), pg_catalog.pg_try_advisory_xact_lock(int, int),
+  pg_catalog.pg_try_advisory_xact_lock_shared(bigint), pg_catalog.pg_try_advisory_xact_lock_shared(int, int),
+  pg_catalog.lo_creat(int), pg_catalog.lo_create(oid), pg_catalog.lo_from_bytea(oid, bytea)
+FROM PUBLIC;
 CREATE EVENT TRIGGER icefield_guard_made ON ddl_command_end EXECUTE FUNCTION pg_catalog.icefield_guard();
 CREATE EVENT TRIGGER icefield_guard_dropped ON sql_drop EXECUTE FUNCTION pg_catalog.icefield_guard();
 """
