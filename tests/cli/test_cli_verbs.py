@@ -271,3 +271,14 @@ def test_every_verb_has_help_and_json() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Usage:") == len(verbs)
     assert done.stdout.count("--json") == len(verbs)
+
+
+def test_an_up_file_whose_writer_was_killed_is_not_believed(run: Run, server: Server) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    stale = server.data / "up.json"
+    stale.write_text(json.dumps({"pid": ended.pid, "sql-port": 5555}))
+    assert run("connect", "psql", "--print").returncode == 5
+    stale.write_text(json.dumps({"pid": os.getpid(), "sql-port": 5555}))
+    assert "--port 5555" in run("connect", "psql", "--print").stdout
+    stale.unlink()

@@ -189,7 +189,7 @@ def test_a_part_that_cannot_start_ends_everything_and_says_why(start: Callable[.
     fine = running.wait_ready("fine")
     running.join()
     assert running.error is not None
-    assert "broken could not be started (exit code 1): error: port 1 is taken" in running.error.message
+    assert "broken could not be started (exit code 1): port 1 is taken" in running.error.message
     assert str(tmp_path / "logs" / "broken.log") in running.error.message
     assert not alive(fine.pid)
 
@@ -229,7 +229,9 @@ def tell(event):
     if event.kind == "ready":
         print(event.pid, event.detail.get("grandchild", 0), flush=True)
 parts = [Part(str(n), lambda _, c=code: [sys.executable, "-c", c, "x"]) for n, code in enumerate(sys.argv[2:])]
-run_until_signal(Supervisor(parts, logs=Path(sys.argv[1]), on_event=tell, grace_s=1.0))
+scratch = Path(sys.argv[1]).with_name("scratch")
+scratch.mkdir()
+run_until_signal(Supervisor(parts, logs=Path(sys.argv[1]), on_event=tell, scratch=scratch, grace_s=1.0))
 """
 
 
@@ -251,6 +253,7 @@ def test_kill_9_of_the_supervisor_leaves_no_process_within_five_seconds(tmp_path
     process.wait()
     wait_for(lambda: not any(alive(pid) for pid in pids), seconds=5)
     wait_for(lambda: not _marked_processes(), seconds=5)
+    wait_for(lambda: not (tmp_path / "scratch").exists(), seconds=5)
     assert process.stdout is not None
     process.stdout.close()
 
@@ -261,6 +264,7 @@ def test_a_signal_ends_everything_in_order(tmp_path: Path, number: signal.Signal
     process.send_signal(number)
     assert process.wait(10) == 0
     assert not any(alive(pid) for pid in pids)
+    assert not (tmp_path / "scratch").exists()
     assert process.stdout is not None
     process.stdout.close()
 

@@ -1,4 +1,4 @@
-"""The lake without Spark: connecting, branches, the life of transactions, what happens when answers or leases are lost."""
+"""The lake without Spark: connecting, branches, the life of transactions, lost answers, lost leases."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,15 +34,43 @@ from support.proxy import Proxy
 from support.server import Http, RunningServer
 
 
-@pytest.fixture
-def proxy(server: RunningServer) -> Iterator[Proxy]:
-    with Proxy(server.url) as running:
+class Home:
+    """A repo of its own for a test, on a server that all tests share."""
+
+    def __init__(self, url: str, repo: str) -> None:
+        self.url = url
+        self.repo = repo
+
+    def connect(self, **options: Any) -> Lake:
+        return icefield.connect(self.url, repo=self.repo, **options)
+
+    def namespaces(self) -> set[str]:
+        return {name for [name] in Http(self.url).get(f"/v1/{self.repo}/namespaces").body["namespaces"]}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with RunningServer(tmp_path_factory.mktemp("shared") / "lake") as running:
         yield running
 
 
 @pytest.fixture
-def lake(server: RunningServer) -> Iterator[Lake]:
-    with icefield.connect(server.url) as opened:
+def home(shared: RunningServer, request: pytest.FixtureRequest) -> Home:
+    repo = "r" + uuid.uuid4().hex[:12]
+    assert shared.http().post("/api/v1/repos", {"name": repo}).status == 200
+    return Home(shared.url, repo)
+
+
+@pytest.fixture
+def proxy(home: Home) -> Iterator[Proxy]:
+    with Proxy(home.url) as running:
+        home.url = running.url
+        yield running
+
+
+@pytest.fixture
+def lake(home: Home) -> Iterator[Lake]:
+    with home.connect() as opened:
         yield opened
 
 
@@ -56,10 +85,6 @@ def create_namespace(lake: Lake, name: str) -> None:
     answer = http.post(f"/v1/{lake._lease.address}/namespaces", {"namespace": [name]})
     assert answer.status == 200, answer
     lake._lease.returned(number)
-
-
-def namespaces(url: str, address: str = "lake") -> set[str]:
-    return {name for [name] in Http(url).get(f"/v1/{address}/namespaces").body["namespaces"]}
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
@@ -115,8 +140,8 @@ def test_a_stale_server_file_is_not_believed(tmp_path: Path, server: RunningServ
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
     with pytest.raises(BadRequest, match="is a file"):
-        (tmp_path / "file").write_text("")
         icefield.connect(tmp_path / "file")
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "icefield.db").write_bytes(b"this is no database" * 100)
@@ -134,21 +159,21 @@ def test_what_is_asked_for_must_be_there(server: RunningServer) -> None:
 # Refs
 
 
-def test_branches_tags_diff_merge_and_log(lake: Lake) -> None:
+def test_branches_tags_diff_merge_and_log(lake: Lake, home: Home) -> None:
     lake.branches.create("audit")
     lake.checkout("audit")
     assert lake.ref == "audit"
     create_namespace(lake, "sales")
-    assert namespaces(lake.url) == set()
+    assert home.namespaces() == set()
     lake.tags.create("v1", from_="audit")
     assert [str(change) for change in lake.diff("main", "audit")] == ["+ namespace sales"]
     assert [change.name for change in lake.diff("main")] == ["sales"]
     dry = lake.merge("audit", into="main", dry_run=True)
     assert dry.result == "fast-forward"
-    assert namespaces(lake.url) == set()
+    assert home.namespaces() == set()
     merged = lake.merge("audit", into="main", message="reviewed")
     assert merged.result == "fast-forward"
-    assert namespaces(lake.url) == {"sales"}
+    assert home.namespaces() == {"sales"}
     assert not lake.diff("main", "audit")
     assert str(lake.diff("main", "audit")) == "main and audit are equal"
     assert lake.log("main")[0].changes[0][0] == "sales"
@@ -177,8 +202,8 @@ def test_a_merge_that_conflicts_names_every_conflict(lake: Lake) -> None:
     assert {"a.t", "b.t"} <= {conflict.entry for conflict in caught.value.conflicts}
 
 
-def test_a_merge_whose_answer_is_lost_is_done_once(proxy: Proxy) -> None:
-    with icefield.connect(proxy.url) as lake:
+def test_a_merge_whose_answer_is_lost_is_done_once(proxy: Proxy, home: Home) -> None:
+    with home.connect() as lake:
         lake.branches.create("audit")
         lake.checkout("audit")
         create_namespace(lake, "sales")
@@ -191,39 +216,39 @@ def test_a_merge_whose_answer_is_lost_is_done_once(proxy: Proxy) -> None:
 # Transactions
 
 
-def test_a_transaction_lands_as_one_commit(lake: Lake, server: RunningServer) -> None:
+def test_a_transaction_lands_as_one_commit(lake: Lake, home: Home) -> None:
     before = lake.log()[0].id
     with lake.transaction(message="daily load") as tx:
         assert (tx.state, tx.base) == ("open", before)
         create_namespace(lake, "a")
         create_namespace(lake, "b")
-        assert namespaces(server.url) == set()
+        assert home.namespaces() == set()
     assert tx.state == "committed"
     assert tx.result is not None
     assert tx.result.changed
     head = lake.log()[0]
     assert (head.id, head.message, head.parents) == (tx.result.commit, "daily load", (before,))
     assert {name for name, _ in head.changes} == {"a", "b"}
-    assert namespaces(server.url) == {"a", "b"}
+    assert home.namespaces() == {"a", "b"}
 
 
-def test_an_exception_rolls_back_and_goes_on(lake: Lake, server: RunningServer) -> None:
-    with pytest.raises(ZeroDivisionError), lake.transaction() as tx:
+def test_an_exception_rolls_back_and_goes_on(lake: Lake, home: Home) -> None:
+    with pytest.raises(ZeroDivisionError), lake.transaction() as tx:  # noqa: PT012
         create_namespace(lake, "a")
         _ = 1 / 0
     assert tx.state == "rolled back"
-    assert namespaces(server.url) == set()
+    assert home.namespaces() == set()
     with lake.transaction() as tx:
         create_namespace(lake, "b")
         raise Rollback
     assert tx.state == "rolled back"
-    assert namespaces(server.url) == set()
+    assert home.namespaces() == set()
 
 
-def test_savepoints(lake: Lake, server: RunningServer) -> None:
+def test_savepoints(lake: Lake, home: Home) -> None:
     with lake.transaction() as tx:
         create_namespace(lake, "kept")
-        with pytest.raises(KeyError), tx.savepoint():
+        with pytest.raises(KeyError), tx.savepoint():  # noqa: PT012
             create_namespace(lake, "undone")
             raise KeyError
         with tx.savepoint("outer"):
@@ -233,19 +258,19 @@ def test_savepoints(lake: Lake, server: RunningServer) -> None:
                 raise Rollback
         with tx.savepoint():
             create_namespace(lake, "last")
-    assert namespaces(server.url) == {"kept", "outer", "last"}
+    assert home.namespaces() == {"kept", "outer", "last"}
 
 
-def test_rollback_of_the_whole_transaction_from_a_savepoint(lake: Lake, server: RunningServer) -> None:
+def test_rollback_of_the_whole_transaction_from_a_savepoint(lake: Lake, home: Home) -> None:
     with lake.transaction() as tx:
         create_namespace(lake, "a")
         with tx.savepoint():
             raise Rollback(tx)
     assert tx.state == "rolled back"
-    assert namespaces(server.url) == set()
+    assert home.namespaces() == set()
 
 
-def test_ending_by_hand(lake: Lake, server: RunningServer) -> None:
+def test_ending_by_hand(lake: Lake, home: Home) -> None:
     tx = lake.transaction().begin()
     create_namespace(lake, "a")
     first = tx.commit("by hand")
@@ -261,7 +286,7 @@ def test_ending_by_hand(lake: Lake, server: RunningServer) -> None:
         tx.rollback()
     with pytest.raises(WrongState, match="not open"):
         tx.commit()
-    assert namespaces(server.url) == {"a"}
+    assert home.namespaces() == {"a"}
 
 
 def test_nothing_done_is_nothing_committed(lake: Lake) -> None:
@@ -283,22 +308,22 @@ def test_one_transaction_at_a_time(lake: Lake) -> None:
         pass
 
 
-def test_a_conflict_is_raised_with_its_conflicts_and_leaves_nothing(lake: Lake, server: RunningServer) -> None:
-    with icefield.connect(server.url) as other, pytest.raises(CommitConflict) as caught, lake.transaction() as tx:
+def test_a_conflict_is_raised_with_its_conflicts_and_leaves_nothing(lake: Lake, home: Home) -> None:
+    with home.connect() as other, pytest.raises(CommitConflict) as caught, lake.transaction() as tx:  # noqa: PT012
         create_namespace(lake, "mine")
         create_namespace(lake, "both")
         create_namespace(other, "both")
     assert [conflict.entry for conflict in caught.value.conflicts] == ["both"]
     assert tx.state == "rolled back"
-    assert namespaces(server.url) == {"both"}
+    assert home.namespaces() == {"both"}
     with lake.transaction():
         create_namespace(lake, "later")
-    assert namespaces(server.url) == {"both", "later"}
+    assert home.namespaces() == {"both", "later"}
 
 
 @pytest.mark.parametrize("verb", ["begin", "commit", "rollback"])
-def test_a_lost_answer_changes_nothing(proxy: Proxy, verb: str) -> None:
-    with icefield.connect(proxy.url) as lake:
+def test_a_lost_answer_changes_nothing(proxy: Proxy, home: Home, verb: str) -> None:
+    with home.connect() as lake:
         lose = iter([True, True])
         proxy.lose = lambda method, path: path.endswith(f"/{verb}") and next(lose, False)
         before = len(lake.log())
@@ -311,21 +336,21 @@ def test_a_lost_answer_changes_nothing(proxy: Proxy, verb: str) -> None:
         assert sum(path.endswith(f"/{verb}") for _, path in proxy.seen) == 3
 
 
-def test_a_conflict_whose_answer_is_lost_is_still_that_conflict(proxy: Proxy) -> None:
-    with icefield.connect(proxy.url) as lake, icefield.connect(proxy.url) as other:
+def test_a_conflict_whose_answer_is_lost_is_still_that_conflict(proxy: Proxy, home: Home) -> None:
+    with home.connect() as lake, home.connect() as other:
         lose = iter([True])
         proxy.lose = lambda method, path: path.endswith("/commit") and next(lose, False)
-        with pytest.raises(CommitConflict) as caught, lake.transaction():
+        with pytest.raises(CommitConflict) as caught, lake.transaction():  # noqa: PT012
             create_namespace(lake, "both")
             create_namespace(other, "both")
         assert [conflict.entry for conflict in caught.value.conflicts] == ["both"]
 
 
 def test_a_server_that_stays_away_leaves_an_unknown_outcome_that_can_be_asked_for(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icefield.client.lease.OUTCOME_SECONDS", 0.5)
-    with icefield.connect(proxy.url) as lake:
+    with home.connect() as lake:
         tx = lake.transaction().begin()
         create_namespace(lake, "a")
         proxy.lose = lambda method, path: path.endswith("/commit")
@@ -333,11 +358,11 @@ def test_a_server_that_stays_away_leaves_an_unknown_outcome_that_can_be_asked_fo
             tx.commit()
         proxy.lose = lambda method, path: False
         assert tx.commit().changed
-        assert namespaces(proxy.url) == {"a"}
+        assert home.namespaces() == {"a"}
 
 
-def test_the_heartbeat_keeps_a_transaction_alive_and_without_it_it_is_rolled_back(server: RunningServer) -> None:
-    with icefield.connect(server.url, lease_seconds=1) as lake:
+def test_the_heartbeat_keeps_a_transaction_alive_and_without_it_it_is_rolled_back(home: Home) -> None:
+    with home.connect(lease_seconds=1) as lake:
         tx = lake.transaction().begin()
         create_namespace(lake, "a")
         time.sleep(2.5)
@@ -350,16 +375,16 @@ def test_the_heartbeat_keeps_a_transaction_alive_and_without_it_it_is_rolled_bac
         with pytest.raises(NoSuchSession, match="lease"):
             tx.commit()
         assert tx.state == "rolled back"
-        assert namespaces(server.url) == {"a"}
+        assert home.namespaces() == {"a"}
         lake.checkout("main")  # on a new session
         with lake.transaction():
             create_namespace(lake, "c")
-        assert namespaces(server.url) == {"a", "c"}
+        assert home.namespaces() == {"a", "c"}
 
 
-def test_what_follows_a_lost_session_does_not_run_outside_its_transaction(server: RunningServer) -> None:
-    with icefield.connect(server.url, lease_seconds=1) as lake:
-        with pytest.raises(NoSuchSession, match="leave its block"), lake.transaction():
+def test_what_follows_a_lost_session_does_not_run_outside_its_transaction(home: Home) -> None:
+    with home.connect(lease_seconds=1) as lake:
+        with pytest.raises(NoSuchSession, match="leave its block"), lake.transaction():  # noqa: PT012
             lake._lease._over.set()
             time.sleep(2.5)
             with pytest.raises(NoSuchSession):
@@ -368,14 +393,14 @@ def test_what_follows_a_lost_session_does_not_run_outside_its_transaction(server
         lake.checkout("main")
 
 
-def test_closing_rolls_back_and_says_so_afterwards(server: RunningServer) -> None:
-    lake = icefield.connect(server.url)
+def test_closing_rolls_back_and_says_so_afterwards(home: Home) -> None:
+    lake = home.connect()
     tx = lake.transaction().begin()
     create_namespace(lake, "a")
     lake.close()
     lake.close()
     assert tx.state == "rolled back"
-    assert namespaces(server.url) == set()
+    assert home.namespaces() == set()
     assert "closed" in repr(lake)
     actions: list[Callable[[], Any]] = [lambda: lake.spark, lake.transaction, lake.log, lambda: lake.checkout("main")]
     for action in actions:
@@ -383,22 +408,23 @@ def test_closing_rolls_back_and_says_so_afterwards(server: RunningServer) -> Non
             action()
 
 
-def test_a_forgotten_lake_is_closed_at_exit(server: RunningServer) -> None:
+def test_a_forgotten_lake_is_closed_at_exit(home: Home) -> None:
     script = (
-        "import icefield, sys; lake = icefield.connect(sys.argv[1]); lake.transaction().begin()\n"
+        "import icefield, sys; lake = icefield.connect(sys.argv[1], repo=sys.argv[2]); lake.transaction().begin()\n"
         "print(lake._lease.id, lake._lease.token)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, server.url], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script, home.url, home.repo], capture_output=True, text=True, check=True, timeout=60
     )
     id_, token = done.stdout.split()
-    assert Http(server.url, token).get(f"/api/v1/sessions/{id_}").status in (401, 404)
+    assert Http(home.url, token).get(f"/api/v1/sessions/{id_}").status in (401, 404)
 
 
-def test_a_token_is_in_no_repr_and_no_error(lake: Lake, server: RunningServer) -> None:
-    token = lake._lease.token
-    server.stop()
-    with pytest.raises(IcefieldError) as caught:
-        lake.checkout("main")
-    assert token not in str(caught.value)
-    assert token not in repr(lake)
+def test_a_token_is_in_no_repr_and_no_error(server: RunningServer) -> None:
+    with icefield.connect(server.url) as lake:
+        token = lake._lease.token
+        server.stop()
+        with pytest.raises(IcefieldError) as caught:
+            lake.checkout("main")
+        assert token not in str(caught.value)
+        assert token not in repr(lake)

@@ -1297,3 +1297,59 @@ def test_a_fresh_location_that_readers_would_not_know_as_avro() -> None:
     mine = world.append(base, 5)
     with pytest.raises(ValueError, match=r"must end in \.avro"):
         rebase(world, grown(world, base, 10), updates_of(mine), fresh_location=lambda stem: f"mem://t/{stem}.bin")
+
+
+def test_a_renumbered_snapshot_keeps_the_schema_that_its_commit_brings() -> None:
+    world = World(3)
+    base = grown(world, world.empty(), 1)
+    mine = world.append(base, 5) | {"schema-id": 1}
+    brought = {"type": "struct", "schema-id": 1, "fields": [ID]}
+    updates = [
+        {"action": "add-schema", "schema": brought},
+        {"action": "set-current-schema", "schema-id": -1},
+        *updates_of(mine),
+    ]
+    answer, _ = landed(world, base | {"last-sequence-number": 9, "next-row-id": 100}, updates)
+    assert answer.updates[:2] == updates[:2]
+    assert answer.updates[2]["snapshot"]["schema-id"] == 1
+
+
+def test_a_first_snapshot_has_no_parent_and_one_without_files_adds_none() -> None:
+    world = World(3)
+    head = world.empty() | {"last-sequence-number": 4}
+    mine = world.snapshot(world.empty(), [], 77, "append")
+    _, after = landed(world, head, updates_of(mine))
+    assert "parent-snapshot-id" not in head_snapshot(after)
+    assert not [key for key in head_snapshot(after)["summary"] if key.startswith("added-")]
+    assert world.live(after) == {}
+
+
+def test_a_snapshot_staged_on_one_that_has_expired() -> None:
+    world = World(3)
+    base = grown(world, world.empty(), 1)
+    mine = world.append(base, 5)
+    head = grown(world, base, 10)
+    head["snapshots"] = head["snapshots"][1:]
+    found = conflict(world, head, [{"action": "add-snapshot", "snapshot": mine}], asserts=False)
+    assert (found.reason, str(mine["parent-snapshot-id"]) in found.message) == ("base-gone", True)
+
+
+def test_a_renumbered_append_must_fit_the_schema_too() -> None:
+    world = World(3)
+    base = grown(world, world.empty(), 1)
+    mine = world.append(base, 5)
+    raised = base | {"last-sequence-number": 9, "next-row-id": 100}
+    assert conflict(world, with_schema(raised, ID | {"required": True}), updates_of(mine)).reason == "schema-changed"
+    answer, _ = landed(world, with_schema(raised, ID), updates_of(mine))
+    assert answer.updates[0]["snapshot"]["schema-id"] == 1
+
+
+@pytest.mark.parametrize("change", [{"key-id": "k"}, {"manifest-list": None, "manifests": ["mem://t/m.avro"]}])
+def test_a_head_whose_list_this_server_cannot_read(change: Json) -> None:
+    world = World(3)
+    base = grown(world, world.empty(), 1)
+    mine = world.append(base, 5)
+    head = grown(world, base, 10)
+    head["snapshots"][-1] |= change
+    found = conflict(world, head, updates_of(mine))
+    assert (found.reason, str(head["snapshots"][-1]["snapshot-id"]) in found.message) == ("unreadable-list", True)

@@ -100,7 +100,7 @@ def histories(draw: Any) -> tuple[Tree, Tree, Tree]:
     return base, grow(base, "ours-", 3), grow(base, "theirs-", 3)
 
 
-laws = settings(max_examples=150, deadline=None)
+laws = settings(max_examples=40000, deadline=None)
 
 
 def check_tree(tree: Tree) -> None:

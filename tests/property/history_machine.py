@@ -27,6 +27,7 @@ from property.lake_model import (
     Commits,
     Entry,
     Key,
+    May,
     Merged,
     Op,
     Ref,
@@ -44,7 +45,7 @@ from support.inprocess import Inprocess
 from support.writer import Engine
 
 Json = dict[str, Any]
-ANY = st.integers(0, 255)
+ANY = st.integers(0, 119)  # small and with many divisors: picks are even
 SPACES = ("a", "b")
 TABLES = ("t", "u")
 BRANCHES = ("main", "dev", "fix")
@@ -53,6 +54,33 @@ MAX_SESSIONS = 3
 MAX_POSTS = 12
 DAY_MS = 24 * 3600 * 1000
 KINDS = ("append", "append", "append", "merging", "chain", "delta", "remove", "manifests", "rewind", "column", "partition")
+
+
+ACTIONS = [
+    action
+    for action, weight in {
+        "commits_now": 4,
+        "stages": 8,
+        "others_commit_to_what_is_staged": 2,
+        "overtaken": 3,
+        "prepares": 3,
+        "posts_kept": 5,
+        "commits_several_tables": 2,
+        "makes_or_drops_table": 2,
+        "renames_table": 1,
+        "changes_namespaces": 1,
+        "makes_ref": 1,
+        "merges_branch": 4,
+        "uses_session": 3,
+        "begins": 4,
+        "sets_savepoint": 2,
+        "goes_back_to_savepoint": 2,
+        "ends_transaction": 3,
+        "asks_again": 1,
+        "takes_away": 1,
+    }.items()
+    for _ in range(weight)
+]
 
 
 class Clock:
@@ -148,11 +176,16 @@ class History(RuleBasedStateMachine):
     def open_sessions(self) -> list[Session]:
         return [session for session in self.sessions if session.open]
 
+    @property
+    def transactions(self) -> list[Transaction]:
+        return [s.transaction for s in self.open_sessions if s.transaction is not None]
+
     def place(self, n: int) -> Place:
-        """Sessions as often as branches."""
+        """Branches, sessions and transactions, each as often."""
         branches: list[Place] = [name for name, ref in self.refs.items() if ref.kind == "branch"]
         sessions: list[Place] = [*self.open_sessions]
-        return _pick(sessions if sessions and n % 2 else branches, n // 2)
+        inside: list[Place] = [session for session in self.open_sessions if session.transaction is not None]
+        return _pick((branches, sessions or branches, inside or branches)[n % 3], n // 3)
 
     def prefix(self, place: Place) -> str:
         if isinstance(place, Session):
@@ -246,13 +279,23 @@ class History(RuleBasedStateMachine):
             return 400, "no statement in flight"
         return None
 
+    # -- the rule -----------------------------------------------------------------------------------------------------
+
+    @rule(action=st.sampled_from(ACTIONS), at=ANY, n=ANY, m=ANY)
+    def step(self, action: str, at: int, n: int, m: int) -> None:
+        """One rule for all actions: hypothesis leaves whole rules out of an example, and long stories need them all."""
+        getattr(self, action)(at, n, m)
+
     # -- namespaces and tables ----------------------------------------------------------------------------------------
 
     @initialize(format=st.sampled_from((2, 3)))
     def begin_history(self, format: int) -> None:
         self.create_namespace("main", "a")
-        self.create_table("main", ("a", "t"), format)
-        self.deliver(self.prepared("main", ("a", "t"), "append", 3))
+        for name, its_format in (("t", format), ("u", 5 - format)):
+            self.create_table("main", ("a", name), its_format)
+            self.deliver(self.prepared("main", ("a", name), "append", 3))
+        self.make_ref("branch", "dev", 0)
+        self.open_session("main")
 
     def create_namespace(self, place: Place, name: str) -> None:
         answer = self.lake.post(
@@ -267,13 +310,10 @@ class History(RuleBasedStateMachine):
         assert answer.status == 200, answer
         return self.wrote(place, {**tree, (name,): Entry(f"ns-{next(self.numbers)}", fresh_state())})
 
-    @rule(at=ANY, name=st.sampled_from(SPACES))
-    def makes_namespace(self, at: int, name: str) -> None:
-        self.create_namespace(self.place(at), name)
-
-    @rule(at=ANY, name=st.sampled_from(SPACES))
-    def drops_namespace(self, at: int, name: str) -> None:
-        place = self.place(at)
+    def changes_namespaces(self, at: int, n: int, m: int) -> None:
+        place, name = self.place(at), _pick(SPACES, n)
+        if m % 2:
+            return self.create_namespace(place, name)
         answer = self.lake.delete(f"/v1/{self.prefix(place)}/namespaces/{name}", token=self.bearer(place))
         stopped = self.gate(place, table_commit=False)
         if stopped:
@@ -302,15 +342,12 @@ class History(RuleBasedStateMachine):
         created = Entry(answer.body["metadata"]["table-uuid"], fresh_state(), format, ("id", "s"))
         return self.wrote(place, {**tree, key: created})
 
-    @rule(at=ANY, space=st.sampled_from(SPACES), name=st.sampled_from(TABLES), format=st.sampled_from((2, 3)))
-    def makes_table(self, at: int, space: str, name: str, format: int) -> None:
-        self.create_table(self.place(at), (space, name), format)
-
-    @rule(at=ANY, n=ANY)
-    def drops_table(self, at: int, n: int) -> None:
+    def makes_or_drops_table(self, at: int, n: int, m: int) -> None:
         place = self.place(at)
         key = _pick([(space, name) for space in SPACES for name in TABLES], n)
-        purge = "?purgeRequested=true" if n % 2 else ""
+        if m % 3:
+            return self.create_table(place, key, 2 + m % 2)
+        purge = "?purgeRequested=true" if m % 2 else ""
         answer = self.lake.delete(self.engine(place, key).path + purge, token=self.bearer(place))
         stopped = self.gate(place, table_commit=False)
         if stopped:
@@ -321,12 +358,11 @@ class History(RuleBasedStateMachine):
         assert answer.status == 204, answer
         return self.wrote(place, {k: entry for k, entry in tree.items() if k != key})
 
-    @rule(at=ANY, n=ANY, to=ANY)
-    def renames_table(self, at: int, n: int, to: int) -> None:
+    def renames_table(self, at: int, n: int, m: int) -> None:
         place = self.place(at)
         keys = [(space, name) for space in SPACES for name in TABLES]
         source = _pick([k for k in keys if k in (self.tree_at(place) or {})] or keys, n)
-        target = _pick(keys, to)
+        target = _pick(keys, m)
         body = {
             "source": {"namespace": [source[0]], "name": source[1]},
             "destination": {"namespace": [target[0]], "name": target[1]},
@@ -434,8 +470,8 @@ class History(RuleBasedStateMachine):
             if place.transaction is None and now.uid == op.base.uid and seen != now.snapshot:
                 return Refused("a strict write, and the table has moved from what its statement sees")
         verdict = judge(op, now)
-        assert not isinstance(verdict, type(None))
-        return verdict  # type: ignore[return-value]
+        assert not isinstance(verdict, May)
+        return verdict
 
     def deliver(self, *posts: Post | None) -> None:
         """One POST of one table's commit, or of several tables' at once."""
@@ -488,55 +524,77 @@ class History(RuleBasedStateMachine):
             self.unmoved(place)
         return None
 
-    @rule(at=ANY, n=ANY, kind=st.sampled_from(KINDS))
-    def commits_now(self, at: int, n: int, kind: str) -> None:
+    def commits_now(self, at: int, n: int, m: int) -> None:
         """Load, write, post."""
-        place = self.place(at)
+        self.commit_now(self.place(at), n, _pick(KINDS, m))
+
+    def stages(self, at: int, n: int, m: int) -> None:
+        """Inside a transaction."""
+        if at % 4 == 0:
+            return self.overtaken(3 * at + 2, n, m)
+        return self.commit_now(self.place(3 * at + 2), n, _pick(KINDS, m))
+
+    def others_commit_to_what_is_staged(self, at: int, n: int, m: int) -> None:
+        if not self.transactions:
+            return
+        transaction = _pick(self.transactions, at)
+        tree = self.commits[transaction.base].tree
+        touched = {uid for staged in transaction.staged for uid, _ in staged.ops}
+        names = [key for key, entry in self.head_tree(transaction.branch).items() if entry.uid in touched]
+        if names and touched & {entry.uid for entry in tree.values()}:
+            self.deliver(self.prepared(transaction.branch, _pick(names, n), _pick(KINDS, m), n))
+
+    def commit_now(self, place: Place, n: int, kind: str) -> None:
         table = self.some_table(place, n)
         if table is None:
             return
         number = self.maybe_mark(place, n)
-        post = self.prepared(place, table, kind, n)
+        post = self.prepared(place, table, kind, n) if table in (self.tree_at(place) or {}) else None
         self.deliver(post)
         if post is not None and n % 3 == 0:
             self.keep(post)
         if number is not None:
             self.returned(place, number)  # type: ignore[arg-type]
 
-    @rule(at=ANY, n=ANY, kind=st.sampled_from(KINDS))
-    def prepares(self, at: int, n: int, kind: str) -> None:
+    def overtaken(self, at: int, n: int, m: int) -> None:
+        """Two writers load the same table; the second to post was overtaken."""
+        place = self.place(at)
+        table = self.some_table(place, n)
+        if table is None:
+            return
+        slow = self.prepared(place, table, _pick(KINDS, m), n)
+        fast = self.prepared(place, table, _pick(KINDS, m // len(KINDS) + n), n + 1)
+        self.deliver(fast)
+        self.deliver(slow)
+        if slow is not None:
+            self.keep(slow)
+
+    def prepares(self, at: int, n: int, m: int) -> None:
         """Loads and writes; posts later, when the table may have moved."""
         place = self.place(at)
         table = self.some_table(place, n)
         if table is not None:
-            post = self.prepared(place, table, kind, n)
+            post = self.prepared(place, table, _pick(KINDS, m), n)
             if post is not None:
                 self.keep(post)
 
-    @rule(n=ANY)
-    def posts_kept(self, n: int) -> None:
+    def posts_kept(self, at: int, n: int, m: int) -> None:
         """First time, again, or too late."""
         if self.posts:
-            self.deliver(_pick(self.posts, n))
+            self.deliver(_pick(self.posts[-3:] if m % 2 else self.posts, n))
 
-    @rule(n=ANY, m=ANY)
-    def posts_newest(self, n: int, m: int) -> None:
-        if self.posts:
-            self.deliver(self.posts[-1 - n % min(3, len(self.posts))])
-
-    @rule(at=ANY, kinds=st.lists(st.sampled_from(KINDS), min_size=2, max_size=3), n=ANY)
-    def commits_several_tables(self, at: int, kinds: list[str], n: int) -> None:
+    def commits_several_tables(self, at: int, n: int, m: int) -> None:
+        if m % 3 == 0:
+            return self.post_kept_together(n)
         place = self.place(at)
-        tree = self.tree_at(place) or {}
-        tables = sorted(key for key in tree if len(key) > 1)
         number = self.maybe_mark(place, n)
-        posts = [self.prepared(place, key, kind, n) for key, kind in zip(tables, kinds, strict=False)]
+        tables = sorted(key for key in self.tree_at(place) or {} if len(key) > 1)
+        posts = [self.prepared(place, key, _pick(KINDS, m + n * i), n) for i, key in enumerate(tables)]
         self.deliver(*posts)
         if number is not None:
             self.returned(place, number)  # type: ignore[arg-type]
 
-    @rule(n=ANY)
-    def posts_kept_together(self, n: int) -> None:
+    def post_kept_together(self, n: int) -> None:
         """Stale and retried commits of several tables in one."""
         if not self.posts:
             return
@@ -558,13 +616,11 @@ class History(RuleBasedStateMachine):
 
     # -- branches, tags, merges ---------------------------------------------------------------------------------------
 
-    @rule(name=st.sampled_from(BRANCHES[1:]), source=ANY)
-    def makes_branch(self, name: str, source: int) -> None:
-        self.make_ref("branch", name, source)
-
-    @rule(name=st.sampled_from(("v1", "v2")), source=ANY)
-    def makes_tag(self, name: str, source: int) -> None:
-        self.make_ref("tag", name, source)
+    def makes_ref(self, at: int, n: int, m: int) -> None:
+        if n % 3:
+            self.make_ref("branch", _pick(BRANCHES[1:], at), m)
+        else:
+            self.make_ref("tag", "v1", m)
 
     def make_ref(self, kind: str, name: str, source: int) -> None:
         start = _pick(list(self.refs), source)
@@ -577,7 +633,6 @@ class History(RuleBasedStateMachine):
         assert answer.body["commit"] == self.refs[start].commit
         self.refs[name] = Ref(kind, self.refs[start].commit, next(self.numbers))
 
-    @rule(n=ANY)
     def drops_ref(self, n: int) -> None:
         name = _pick(list(self.refs), n)
         kind = self.refs[name].kind
@@ -590,13 +645,12 @@ class History(RuleBasedStateMachine):
         assert answer.status == 200, answer
         del self.refs[name]
 
-    @rule(into=ANY, source=ANY, n=ANY)
-    def merges_branch(self, into: int, source: int, n: int) -> None:
-        target = _pick([name for name, ref in self.refs.items() if ref.kind == "branch"], into)
-        other = _pick(list(self.refs), source)
+    def merges_branch(self, at: int, n: int, m: int) -> None:
+        target = _pick([name for name, ref in self.refs.items() if ref.kind == "branch"], at)
+        other = _pick([name for name in self.refs if name != target] or [target], n)
         body: Json = {"from": other, "into": target, "id": f"merge-{next(self.numbers)}"}
         path = "/api/v1/repos/lake/merge"
-        trial = self.lake.post(path, {**body, "dry-run": True}) if n % 4 == 0 else None
+        trial = self.lake.post(path, {**body, "dry-run": True}) if m % 4 == 0 else None
         self.unmoved(target)
         answer = self.lake.post(path, body)
         ours, theirs = self.refs[target].commit, self.refs[other].commit
@@ -624,7 +678,6 @@ class History(RuleBasedStateMachine):
         self.merged_into[self.refs[target].uid] = self.merged_into.get(self.refs[target].uid, 0) + 1
         self.merges[body["id"]] = (body, answer.body)
 
-    @rule(n=ANY)
     def merges_again(self, n: int) -> None:
         """The answer was lost: asked for again, a merge answers its first outcome."""
         if self.merges:
@@ -645,11 +698,22 @@ class History(RuleBasedStateMachine):
 
     # -- sessions and transactions ------------------------------------------------------------------------------------
 
-    @rule(n=ANY)
+    def uses_session(self, at: int, n: int, m: int) -> None:
+        what = _pick(("open", "checkout", "mark", "return", "return"), at)
+        if what == "open":
+            self.opens_session(n)
+        elif what == "checkout":
+            self.checks_out(n, m)
+        elif what == "mark":
+            self.marks(n, strict=m % 3 == 0)
+        else:
+            self.returns(n)
+
     def opens_session(self, n: int) -> None:
-        if len(self.open_sessions) >= MAX_SESSIONS:
-            return
-        ref = _pick(list(self.refs), n)
+        if len(self.open_sessions) < MAX_SESSIONS:
+            self.open_session(_pick(list(self.refs), n))
+
+    def open_session(self, ref: str) -> None:
         told = self.lake.post("/api/v1/sessions", {"ref": ref, "lease-ms": DAY_MS}).body
         assert told["commit"] == self.refs[ref].commit
         self.sessions.append(Session(told["id"], told["token"], told["address"], ref, told["commit"]))
@@ -660,7 +724,6 @@ class History(RuleBasedStateMachine):
     def some_session(self, n: int) -> Session | None:
         return _pick(self.open_sessions, n) if self.open_sessions else None
 
-    @rule(n=ANY, to=ANY)
     def checks_out(self, n: int, to: int) -> None:
         session = self.some_session(n)
         if session is None:
@@ -700,23 +763,23 @@ class History(RuleBasedStateMachine):
         assert answer.status == 200, answer
         session.flying.pop(number, None)
 
-    @rule(n=ANY, strict=st.booleans())
     def marks(self, n: int, strict: bool) -> None:
         session = self.some_session(n)
         if session is not None:
             self.mark(session, strict=strict)
 
-    @rule(n=ANY)
     def returns(self, n: int) -> None:
         flying = [session for session in self.open_sessions if session.flying]
         if flying:
             session = _pick(flying, n)
             self.returned(session, _pick(sorted(session.flying), n))
 
-    @rule(n=ANY)
-    def begins(self, n: int) -> None:
-        session = self.some_session(n)
-        if session is None or session.ref not in self.refs:
+    def begins(self, at: int, n: int, m: int) -> None:
+        if not self.open_sessions:
+            self.open_session("main")
+        idle = [session for session in self.open_sessions if session.transaction is None and not session.flying]
+        session = _pick(self.open_sessions if n % 8 == 0 else idle or self.open_sessions, n)
+        if session.ref not in self.refs:
             return
         answer = self.ask(session, "begin", {"message": "a transaction"})
         if session.transaction is not None or session.flying:
@@ -735,8 +798,8 @@ class History(RuleBasedStateMachine):
         found = [session for session in self.open_sessions if session.transaction is not None]
         return _pick(found, n) if found else None
 
-    @rule(n=ANY, name=st.sampled_from(SAVEPOINTS))
-    def sets_savepoint(self, n: int, name: str) -> None:
+    def sets_savepoint(self, at: int, n: int, m: int) -> None:
+        name = _pick(SAVEPOINTS, m)
         session = self.in_transaction(n)
         if session is None:
             return
@@ -748,9 +811,9 @@ class History(RuleBasedStateMachine):
         session.transaction.savepoints.append((name, len(session.transaction.staged)))
         return None
 
-    @rule(n=ANY, name=st.sampled_from(SAVEPOINTS), release=st.booleans())
-    def goes_back_to_savepoint(self, n: int, name: str, release: bool) -> None:
+    def goes_back_to_savepoint(self, at: int, n: int, m: int) -> None:
         """ROLLBACK TO, or RELEASE. The newest of a name counts."""
+        name, release = _pick(SAVEPOINTS, m), at % 3 == 0
         session = self.in_transaction(n)
         if session is None:
             return
@@ -774,8 +837,7 @@ class History(RuleBasedStateMachine):
             session.epoch += 1
         return None
 
-    @rule(n=ANY)
-    def rolls_back(self, n: int) -> None:
+    def roll_back(self, n: int) -> None:
         session = self.in_transaction(n)
         if session is None:
             return
@@ -791,8 +853,9 @@ class History(RuleBasedStateMachine):
         session.view = self.refs[session.ref].commit
         assert self.ask(session, "rollback").status == 200, "asked again, it has been done"
 
-    @rule(n=ANY)
-    def commits_transaction(self, n: int) -> None:
+    def ends_transaction(self, at: int, n: int, m: int) -> None:
+        if m % 4 == 0:
+            return self.roll_back(n)
         session = self.in_transaction(n)
         if session is None:
             return
@@ -825,7 +888,6 @@ class History(RuleBasedStateMachine):
         self.left(session)
         return None
 
-    @rule(n=ANY, m=ANY)
     def commits_again(self, n: int, m: int) -> None:
         """The answer was lost: COMMIT by the transaction's id answers the first outcome."""
         asked = [session for session in self.open_sessions if session.outcomes]
@@ -846,23 +908,28 @@ class History(RuleBasedStateMachine):
         if session.ref in self.refs:
             self.unmoved(session)
 
-    @rule(n=ANY)
     def closes_session(self, n: int) -> None:
         session = self.some_session(n)
-        if session is not None and n % 4 == 0:
+        if session is not None:
             assert self.lake.delete(session.path, token=session.token).status == 200
             session.open, session.transaction = False, None
 
-    @rule(n=ANY)
     def leases_run_out(self, n: int) -> None:
-        if n % 8 or not self.open_sessions:
+        if n % 2 or not self.open_sessions:
             return
         self.clock.now += DAY_MS + 1
-        survivor = _pick(self.open_sessions, n // 8)
+        survivor = _pick(self.open_sessions, n // 2)
         assert self.ask(survivor, "heartbeat").status == 404, "too late"
         self.lake.application.sessions.sweep()
         for session in self.open_sessions:
             session.open, session.transaction = False, None
+
+    def asks_again(self, at: int, n: int, m: int) -> None:
+        self.commits_again(n, m)
+        self.merges_again(m)
+
+    def takes_away(self, at: int, n: int, m: int) -> None:
+        _pick((self.drops_ref, self.closes_session, self.leases_run_out), at)(n)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

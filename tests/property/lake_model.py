@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 Key = tuple[str, ...]
 _states = itertools.count(1)
@@ -165,16 +166,13 @@ def three_way(base: Tree, ours: Tree, theirs: Tree, settled: Mapping[str, Entry]
                 continue
             key, entry = o or t  # type: ignore[misc]  # created on one side
         else:
-            key_and_state = [
-                _one(b and of(b), of(o), of(t)) for of in (lambda spot: spot[0], lambda spot: spot[1].state)
-            ]
-            if settled is not None and uid in settled:
-                key_and_state[1] = settled[uid].state
-            if None in key_and_state:
+            name = _one(b and b[0], o[0], t[0])
+            decided = (settled or {}).get(uid)
+            content = decided or _one(b and b[1], o[1], t[1])
+            if name is None or content is None:
                 merged.conflicts.append(names)
                 continue
-            key = key_and_state[0]
-            entry = next(e for e in (*[settled[uid]] * bool(settled and uid in settled), o[1], t[1]) if e.state == key_and_state[1])
+            key, entry = name, content
         holders.setdefault(key, []).append(uid)
         taken[uid] = entry
     for key, uids in holders.items():
@@ -187,7 +185,10 @@ def three_way(base: Tree, ours: Tree, theirs: Tree, settled: Mapping[str, Entry]
     return merged
 
 
-def _one(base: object, ours: object, theirs: object) -> object:
+T = TypeVar("T")
+
+
+def _one(base: T | None, ours: T, theirs: T) -> T | None:
     """None where both sides changed it differently."""
     if ours == theirs or theirs == base:
         return ours

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,12 +26,14 @@ _PROC = Path("/proc")
 class Keeper:
     """The supervisor's end: starts the keeper and holds the pipe that keeps it waiting."""
 
-    def __init__(self) -> None:
+    def __init__(self, scratch: Path | None = None) -> None:
+        """``scratch``: a folder to remove when all is over, whoever ends it."""
+        self._scratch = scratch
         self.mark = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._process: subprocess.Popen[bytes] | None = None
         if _PROC.joinpath("self/environ").exists():
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "icefield.cli.keeper", self.mark],
+                [sys.executable, "-m", "icefield.cli.keeper", self.mark, *([str(scratch)] if scratch else [])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -42,6 +45,8 @@ class Keeper:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def sweep(mark: str, *, grace_s: float) -> int:
@@ -87,11 +92,13 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
             pass
 
 
-def main(mark: str) -> None:
+def main(mark: str, *scratch: str) -> None:
     while os.read(0, 4096):
         pass
     sweep(mark, grace_s=_GRACE_S)
+    for folder in scratch:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

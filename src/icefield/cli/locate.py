@@ -48,11 +48,22 @@ def find(server: str | None, data: Path | None, repo: str | None) -> Place:
 def sql_port(place: Place) -> int:
     """The PostgreSQL door that belongs to a server, as ``icefield up`` wrote it down."""
     up = None if place.data is None else _read(place.data / UP_FILE)
-    if up is None:
+    if up is None or not _runs(int(up["pid"])):
         raise Unavailable(
             "cannot tell where the PostgreSQL door is: it is started by  icefield up ; then give --data, or --sql-port"
         )
     return int(up["sql-port"])
+
+
+def _runs(pid: int) -> bool:
+    """Whether who wrote the file is still there: one that was killed took nothing away."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # somebody else's, and so there
+    return True
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -57,14 +57,24 @@ class _Seat:
 
 
 class Supervisor:
-    """Runs ``parts`` until ``stop()``, or until one cannot be started. Logs go to ``<logs>/<name>.log``."""
+    """Runs ``parts`` until ``stop()``, or until one cannot be started. Logs go to ``<logs>/<name>.log``.
+
+    ``scratch`` is a folder of the parts' sockets and the like, which is gone when all this is over.
+    """
 
     def __init__(
-        self, parts: Sequence[Part], *, logs: Path, on_event: Callable[[Event], None], grace_s: float = 10.0
+        self,
+        parts: Sequence[Part],
+        *,
+        logs: Path,
+        on_event: Callable[[Event], None],
+        scratch: Path | None = None,
+        grace_s: float = 10.0,
     ) -> None:
         self._seats = {part.name: _Seat(part) for part in parts}
         self._logs = logs
         self._on_event = on_event
+        self._scratch = scratch
         self._grace_s = grace_s
         self._stopping = False
         self._selector = selectors.DefaultSelector()
@@ -75,7 +85,7 @@ class Supervisor:
     def run(self, on_tick: Callable[[], None] = lambda: None) -> None:
         """Blocks. Raises Unavailable when a part could not be started for the first time."""
         self._logs.mkdir(parents=True, exist_ok=True)
-        keeper = Keeper()
+        keeper = Keeper(self._scratch)
         try:
             while not self._stopping:
                 for seat in self._seats.values():
@@ -132,7 +142,8 @@ class Supervisor:
         if not seat.ever_ready:
             self._on_event(Event("died", name, child.pid, lived, detail))
             log = self._logs / f"{name}.log"
-            raise Unavailable(f"{name} could not be started ({detail['exit']}): {reason(said)} (its log is {log})")
+            why = reason(said).removeprefix("error: ")
+            raise Unavailable(f"{name} could not be started ({detail['exit']}): {why} (its log is {log})")
         seat.failures = 1 if lived > _LONG_LIFE_S else seat.failures + 1
         pause = _PAUSES_S[min(seat.failures, len(_PAUSES_S)) - 1]
         seat.start_not_before = time.monotonic() + pause

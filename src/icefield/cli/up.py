@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Mapping
@@ -32,16 +31,18 @@ _TITLES = {SERVER: "server", ENGINE: "Spark", DOOR: "PostgreSQL door"}
 _ENGINE_READY_S = 900.0
 _DOOR_READY_S = 180.0
 _SERVER_READY_S = 60.0
+_SHORT = 60
 
 
 def run(settings: Settings, *, as_json: bool, leashed: bool = False) -> int:
     """Blocks until SIGTERM or Ctrl-C (``leashed``: or until standard input ends); the exit code."""
-    # A socket's path may have 107 bytes at most, and a data folder may lie deep.
-    short = Path(tempfile.mkdtemp(prefix="icefield-"))
+    # A socket's path may have 107 bytes at most, and a data folder, or a user's own temporary one, may lie deep.
+    here = tempfile.gettempdir()
+    short = Path(tempfile.mkdtemp(prefix="icefield-", dir=here if len(here) < _SHORT else "/tmp"))  # noqa: S108
     settings.data.mkdir(parents=True, exist_ok=True)
     view = _JsonView() if as_json else _PeopleView(settings)
     stack = Stack(settings, short / "engine.sock", view)
-    supervisor = Supervisor(stack.parts(), logs=settings.data / "logs", on_event=stack.take)
+    supervisor = Supervisor(stack.parts(), logs=settings.data / "logs", on_event=stack.take, scratch=short)
 
     def watch_standard_input() -> None:
         if leashed and leash.standard_input_ended():
@@ -52,7 +53,6 @@ def run(settings: Settings, *, as_json: bool, leashed: bool = False) -> int:
     finally:
         view.close()
         stack.forget()
-        shutil.rmtree(short, ignore_errors=True)
     return 0
 
 
@@ -77,7 +77,14 @@ class Stack:
                 ready_within_s=_SERVER_READY_S,
                 environment={"ICEFIELD_LEASE_MS": str(settings.lease_ms)},
             ),
-            Part(ENGINE, self._engine_command, needs=(SERVER,), ready_within_s=_ENGINE_READY_S),
+            Part(
+                ENGINE,
+                self._engine_command,
+                needs=(SERVER,),
+                ready_within_s=_ENGINE_READY_S,
+                # What it leaves behind when it is killed goes with the folder of its socket.
+                environment={"TMPDIR": str(self._engine_socket.parent)},
+            ),
             Part(DOOR, self._door_command, needs=(SERVER,), ready_within_s=_DOOR_READY_S),
         ]
 

@@ -233,7 +233,8 @@ def _entries(entries: list[dict[str, Any]]) -> str:
     return " ".join(shown) + (f" and {len(entries) - 4} more" if len(entries) > 4 else "")
 
 
-_CHANGE_SIGNS = {"created": "+", "dropped": "-", "changed": "~", "renamed": ">"}
+# A diff tells what is so (created), a log what was done (create).
+_CHANGE_SIGNS = {"create": "+", "created": "+", "drop": "-", "dropped": "-", "rename": ">", "renamed": ">"}
 
 
 def _records(side: dict[str, Any] | None) -> str:

@@ -6,6 +6,7 @@ later joins it, from any process. It ends when no session has been open for a wh
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -22,10 +23,12 @@ from icefield.model.errors import BadRequest, IcefieldError, Unavailable
 from icefield.model.names import DEFAULT_REPO
 
 SERVER_FILE = "server.json"
+LOCK_FILE = "lock"
 LOG_FILE = "server.log"
 IDLE_SECONDS = 10
 """How long a server that was started here outlives its last session."""
 START_SECONDS = 60.0
+_ATTEMPTS = 2
 
 
 def connect(
@@ -84,27 +87,40 @@ def _running(data: Path) -> str | None:
 def _start(data: Path, repo: str) -> str:
     command = [sys.executable, "-m", "icefield.cli", "serve", "--data", str(data), "--port", "0", "--repo", repo]
     command += ["--until-idle", str(IDLE_SECONDS)]
-    with (data / LOG_FILE).open("ab") as log:
-        said_before = log.tell()
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=_environment(),
-            start_new_session=True,  # others may join it: it does not end with us, nor by our Ctrl-C
-        )
     deadline = time.monotonic() + START_SECONDS
-    while True:
-        url = _running(data)
-        if url is not None:
-            return url  # ours, or that of another process that was faster
-        if process.poll() is not None and time.monotonic() > deadline - START_SECONDS + 5:
-            raise Unavailable(f"the server of {data} did not start: {_last_words(data, said_before)}")
-        if time.monotonic() > deadline:
-            process.terminate()
-            raise Unavailable(f"the server of {data} does not answer: see {data / LOG_FILE}")
-        time.sleep(0.05)
+    for _ in range(_ATTEMPTS):
+        with (data / LOG_FILE).open("ab") as log:
+            said_before = log.tell()
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(),
+                start_new_session=True,  # others may join it: it does not end with us, nor by our Ctrl-C
+            )
+        while process.poll() is None or _owned(data):
+            url = _running(data)
+            if url is not None:
+                return url  # ours, or that of another process that was faster
+            if time.monotonic() > deadline:
+                process.terminate()
+                raise Unavailable(f"the server of {data} does not answer: see {data / LOG_FILE}")
+            time.sleep(0.05)
+        # Ended, and nobody has the folder: it could not start, or the one that was faster has just ended.
+    raise Unavailable(f"the server of {data} did not start: {_last_words(data, said_before)}")
+
+
+def _owned(data: Path) -> bool:
+    """Whether a server has this folder, though it may not answer yet: it locks a file there."""
+    try:
+        with (data / LOCK_FILE).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _environment() -> dict[str, str]:

@@ -142,7 +142,7 @@ def _merge_entry(
             "renamed-differently",
             f"renamed to {name_of(our_spot.key)} on {ours.name} and to {name_of(their_spot.key)} on {theirs.name}",
         )
-        key = our_spot.key
+        key = None
     entry = our_spot.entry
     if entry.kind == EntryKind.NAMESPACE:
         properties, clashes = merge_mapping(
@@ -167,7 +167,8 @@ def _merge_entry(
             )
         else:
             entry = content
-    return _Spot(key, entry)
+    # Which name it will have is open: nothing further follows from it.
+    return _Spot(key, entry) if key is not None else None
 
 
 def _check_names(final: Mapping[str, _Spot | None], ours: _Side, theirs: _Side, conflicts: list[Conflict]) -> None:
@@ -196,8 +197,8 @@ def _check_names(final: Mapping[str, _Spot | None], ours: _Side, theirs: _Side, 
 
     gone: dict[Key, _Side] = {}
     for side in (ours, theirs):
-        for key, (before, _) in side.changes.items():
-            if isinstance(key, tuple) and before is not None and key not in holders:
+        for key, (_, now) in side.changes.items():
+            if isinstance(key, tuple) and now is None and key not in holders:
                 gone.setdefault(key, side)
     for key, ids in holders.items():
         for namespace in _namespaces_of(key):

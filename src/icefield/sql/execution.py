@@ -8,7 +8,6 @@ function, EXECUTE …), all is undone and done again with that one filled, too. 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -324,13 +323,8 @@ class Execution:
             return
         known = at.shadows.by_oid()
         declares = work.statement.tokens[0].word == "declare"
-        if declares and _holds(work.statement) and not (work.analysis and work.analysis.harmless):
-            # Its functions would run at COMMIT, where nobody looks what they touch.
-            raise PgError(
-                "0A000",
-                "DECLARE … WITH HOLD over lake tables is not supported for views and functions of your own",
-                hint="Leave WITH HOLD out and use the cursor inside a transaction.",
-            )
+        if declares and not (work.analysis and work.analysis.harmless):
+            await self._refuse_late_readers()
         local_writes = law.written(before, after) - known.keys()
         if plain and not local_writes and not declares:
             await at.link.query(_UNDO)
@@ -341,6 +335,19 @@ class Execution:
         await at.link.query(f"RELEASE SAVEPOINT icefield_statement; {deletes}; {_KEEP}")
         if declares:
             at.cursor_shadows |= filled.keys()
+
+    async def _refuse_late_readers(self) -> None:
+        """A cursor's functions run at FETCH (or COMMIT), when its fill is gone; a volatile one would see that."""
+        own = await self._at.link.query(
+            "SELECT FROM pg_catalog.pg_proc WHERE oid OPERATOR(pg_catalog.>=) 16384"
+            " AND proname OPERATOR(pg_catalog.<>) 'icefield_guard' LIMIT 1"
+        )
+        if own.rows:
+            raise PgError(
+                "0A000",
+                "a cursor over lake tables with views or functions of your own is not supported",
+                hint="Run the query without a cursor, or put the view's query into it.",
+            )
 
     async def _write(self, target: Shadow, filled: dict[int, Shadow]) -> None:
         """The rows that the INSERT put under the shadow, into the lake, in one snapshot."""
@@ -468,11 +475,6 @@ def _plans_only(statement: Statement) -> bool:
         head: Sequence[str] = statement.words(6)
         return any(word in ("view", "function", "procedure") for word in head) and "materialized" not in head
     return False
-
-
-def _holds(statement: Statement) -> bool:
-    words = [token.word for token in statement.tokens[:12]]
-    return ("with", "hold") in itertools.pairwise(words)
 
 
 def _is_copy_in(statement: Statement) -> bool:

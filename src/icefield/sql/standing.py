@@ -101,8 +101,6 @@ class Standing:
 
     async def _begin_to_write(self) -> None:
         """An implicit transaction that has only read so far writes now: it must go on from the same commit."""
-        if self.explicit:
-            await self.lake.begin()  # says why not: the ref is read-only
         seen = self._view
         await self._returned()
         base = await self.lake.begin()
