@@ -100,7 +100,7 @@ def histories(draw: Any) -> tuple[Tree, Tree, Tree]:
     return base, grow(base, "ours-", 3), grow(base, "theirs-", 3)
 
 
-laws = settings(max_examples=40000, deadline=None)
+laws = settings(max_examples=1500, deadline=None)
 
 
 def check_tree(tree: Tree) -> None:
@@ -290,6 +290,29 @@ def test_namespace_dropped_and_created_again_takes_entries() -> None:
     base: Tree = {S: namespace("n")}
     merge = merged(base, {S: namespace("n2")}, {S: namespace("n"), A: table("1")})
     assert merge == TreeMerge({A: table("1")})
+
+
+def test_namespace_dropped_on_both_sides_and_used_on_one() -> None:
+    base: Tree = {S: namespace("n")}
+    inner: Tree = {("s", "u"): namespace("m")}
+    assert merged(base, inner, {}) == TreeMerge()
+    assert merged(base, {}, inner) == TreeMerge({("s", "u"): namespace("m")})
+
+
+@pytest.mark.parametrize("dropper_is_ours", [True, False])
+def test_namespace_dropped_and_changed_and_used(dropper_is_ours: bool) -> None:
+    base: Tree = {S: namespace("n")}
+    sides: list[Tree] = [{}, {S: namespace("n", a="1"), A: table("1")}]
+    ours, theirs = sides if dropper_is_ours else reversed(sides)
+    assert reasons(merged(base, ours, theirs)) == [("s", "deleted-and-changed"), ("s.a", "namespace-dropped")]
+
+
+def test_nothing_follows_from_a_rename_that_is_open() -> None:
+    base: Tree = {S: namespace("n"), A: table("1"), ("t",): namespace("m")}
+    ours: Tree = {S: namespace("n"), ("t",): namespace("m"), Identifier(("t",), "a"): table("1")}
+    theirs: Tree = {S: namespace("n"), B: table("1")}
+    assert reasons(merged(base, ours, theirs)) == [("s.a", "renamed-differently")]
+    assert reasons(merged(base, theirs, ours)) == [("s.a", "renamed-differently")]
 
 
 def test_namespace_properties_merge_one_by_one() -> None:

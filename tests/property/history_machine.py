@@ -494,7 +494,7 @@ class History(RuleBasedStateMachine):
         if stopped:
             return self.refused(place, answer, *stopped)
         verdicts = [self.verdict(post) for post in told]
-        note(f"  {verdicts}")
+        note(f"  must be: {[v if isinstance(v, (str, Refused)) else 'lands' for v in verdicts]}")
         if "missing" in verdicts:
             return self.refused(place, answer, 404, "no such table")
         conflicting = [p for p, v in zip(told, verdicts, strict=True) if isinstance(v, Refused)]

@@ -114,6 +114,16 @@ def test_an_error_that_only_an_empty_shadow_raises_is_not_told(lake: Connection,
     assert fails(client, "DO $$ BEGIN PERFORM 1 / (a - a) FROM t.base; END $$").sqlstate == "22012"
 
 
+def test_sampling_through_a_view_is_seen_even_where_it_fails(lake: Connection, client: Connection) -> None:
+    client.execute("CREATE TEMP VIEW v AS SELECT count(*) AS n FROM t.base TABLESAMPLE system (100)")
+    assert rows(client, "SELECT 6 / n FROM v") == [(2,)]
+    body = "BEGIN PERFORM FROM t.base TABLESAMPLE system (100); END"
+    assert fails(client, f"DO $$ {body} $$").sqlstate == "0A000"
+    client.execute("CREATE TEMP VIEW w AS SELECT a, b FROM t.base")
+    assert fails(client, "INSERT INTO w VALUES (1, 'x')").sqlstate == "0A000"
+    assert fails(client, "UPDATE w SET a = 2").sqlstate == "0A000"
+
+
 def test_what_a_statement_leaves_behind_stays(lake: Connection, client: Connection) -> None:
     client.execute("CREATE TEMP TABLE mine AS SELECT * FROM t.base")
     assert client.execute("INSERT INTO mine SELECT * FROM t.base").rowcount == 3

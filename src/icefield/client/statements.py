@@ -75,6 +75,8 @@ _READING_SQL = _names("select values table show describe desc explain use set")
 _SQL_WORD = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*([A-Za-z]+)", re.DOTALL)
 _WRITING_WORD = re.compile(r"\b(insert\s+into|insert|update|delete|merge)\b", re.IGNORECASE)
 _INSERT_INTO = re.compile(r"insert\s+into\b", re.IGNORECASE)
+_BROKEN = "x"
+"""Py4J's answer to a call that did not return: its connection broke, as by Ctrl-C (PySpark's handler breaks in)."""
 _AGAIN = 8
 """How often an autocommitted write that conflicts is run, at most."""
 
@@ -257,7 +259,7 @@ class Hook:
             return _READ
         if method in _APPENDS:
             return _Work(writes=True, strict=False)
-        if method in _BY_MODE:
+        if method in _BY_MODE and (method, arguments) != ("json", "e\n"):  # a schema's own json()
             mode = self._mode(target)
             if mode is None:
                 return _READ
@@ -303,8 +305,12 @@ class Hook:
                         answer = self._run(target, method, arguments, retry)
                     except BaseException:
                         done = True
-                        self._interrupted(begun, work)
+                        self._not_returned(begun, work)
                         raise
+                    if answer == _BROKEN:
+                        done = True
+                        self._not_returned(begun, work)
+                        return answer
                     conflict = self._conflict(answer) if work.writes else None
                 if method == _DEFERRED and _succeeded(answer):
                     self._local.deferred = begun
@@ -347,8 +353,8 @@ class Hook:
             return self._send(f"c\n{target}\n{method}\n{arguments}", retry)
         return self._planned_anew(target, method, arguments, retry)
 
-    def _interrupted(self, begun: list[tuple[Statements, int]], work: _Work) -> None:
-        """The call did not return: it may still be running in Spark. A read's rows go nowhere, a write's may land."""
+    def _not_returned(self, begun: list[tuple[Statements, int]], work: _Work) -> None:
+        """Interrupted: it may still run in Spark. A read's rows go nowhere; a write could land late, so it must not."""
         if not work.writes:
             _end(begun)
             return

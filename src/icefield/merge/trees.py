@@ -195,17 +195,18 @@ def _check_names(final: Mapping[str, _Spot | None], ours: _Side, theirs: _Side, 
             )
         )
 
-    gone: dict[Key, _Side] = {}
+    gone: dict[Key, list[_Side]] = {}
     for side in (ours, theirs):
         for key, (_, now) in side.changes.items():
             if isinstance(key, tuple) and now is None and key not in holders:
-                gone.setdefault(key, side)
+                gone.setdefault(key, []).append(side)
     for key, ids in holders.items():
         for namespace in _namespaces_of(key):
-            dropper = gone.get(namespace)
-            if dropper is None or any(spot.key == key for i in ids if (spot := dropper.now.get(i)) is not None):
+            droppers = gone.get(namespace, [])
+            if not droppers or any(_stands_at(key, side, ids) for side in droppers):
                 # Catalogs allow an entry whose namespace is not there: then one side alone made it so.
                 continue
+            dropper = droppers[0]
             other = theirs if dropper is ours else ours
             conflicts.append(
                 Conflict(
@@ -218,6 +219,10 @@ def _check_names(final: Mapping[str, _Spot | None], ours: _Side, theirs: _Side, 
                 )
             )
             break
+
+
+def _stands_at(key: Key, side: _Side, ids: list[str]) -> bool:
+    return any(spot.key == key for entry_id in ids if (spot := side.now.get(entry_id)) is not None)
 
 
 def _changes(final: Mapping[str, _Spot | None], ours: _Side, theirs: _Side) -> dict[Key, Entry | None]:

@@ -12,8 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-ASK = "SET LOCAL client_min_messages = log; SET LOCAL debug_pretty_print = off; SET LOCAL debug_print_parse = on"
+ASK = (
+    "SET LOCAL client_min_messages = log; SET LOCAL debug_pretty_print = off;"
+    " SET LOCAL debug_print_parse = on; SET LOCAL debug_print_rewritten = on"
+)
 _TITLE = "parse tree:"
+_REWRITTEN = "rewritten parse tree:"
 _FIRST_USER_OID = 16384
 
 
@@ -34,6 +38,8 @@ class Analysis:
     reads: frozenset[int]
     """OIDs of relations of which rows are read."""
     writes: frozenset[int]
+    hidden_writes: frozenset[int]
+    """What is written through a view or a rule, and not by its own name."""
     returning: bool
     on_conflict: bool
     modifying_cte: bool
@@ -71,39 +77,49 @@ _EFFECTS = frozenset(
 
 
 def read(notices: Sequence[Mapping[str, str]]) -> Analysis | None:
-    """The first parse tree among the notices (a Parse sends one; functions that it inlines may send more)."""
-    for fields in notices:
-        if fields.get("M") == _TITLE and "D" in fields:
-            return _read(fields["D"])
-    return None
+    """The first parse tree among the notices, and what became of it when views were put in (utilities have no such)."""
+    parsed = next((n["D"] for n in notices if n.get("M") == _TITLE and "D" in n), None)
+    rewritten = next((n["D"] for n in notices if n.get("M") == _REWRITTEN and "D" in n), None)
+    return None if parsed is None else _read(parsed, rewritten)
 
 
-def _read(tree: str) -> Analysis:
+def _read(tree: str, rewritten: str | None) -> Analysis:
     head = _HEAD.search(tree)
     command = Command(int(head[1])) if head else Command.UNKNOWN
     modifying = _MODIFYING.search(tree) is not None
-    reads: set[int] = set()
-    writes: set[int] = set()
-    for found in _PERMISSION.finditer(tree):
-        oid, permissions = int(found[1]), int(found[2])
-        if permissions & _SELECT:
-            reads.add(oid)
-        # FOR UPDATE asks for the right to update, too
-        if permissions & _WRITES and (command is not Command.SELECT or modifying):
-            writes.add(oid)
-    if command is Command.UTILITY:
-        writes.clear()  # what DECLARE, EXPLAIN … hold is judged when it is run
-    functions = {int(found[1]) for found in _FUNCTION.finditer(tree)}
+    # FOR UPDATE asks for the right to update; what DECLARE, EXPLAIN … hold is judged when it is run
+    may_write = command is not Command.UTILITY and (command is not Command.SELECT or modifying)
+    reads, writes = _relations(tree)
+    hidden: set[int] = set()
+    if rewritten is not None:
+        more, hidden = _relations(rewritten)
+        reads |= more
+    whole = tree if rewritten is None else rewritten
+    functions = {int(found[1]) for found in _FUNCTION.finditer(whole)}
     return Analysis(
         command,
         frozenset(reads),
-        frozenset(writes),
+        frozenset(writes if may_write else ()),
+        frozenset(hidden - writes if may_write else ()),
         _RETURNING.search(tree) is not None,
         _ON_CONFLICT.search(tree) is not None,
         modifying,
         harmless=not modifying
         and all(oid < _FIRST_USER_OID for oid in functions)
         and not functions & _EFFECTS
-        and all(int(found[1]) < _FIRST_USER_OID for found in _TYPE.finditer(tree))
-        and all(found[1] != "v" for found in _RELATION_KIND.finditer(tree)),
+        and all(int(found[1]) < _FIRST_USER_OID for found in _TYPE.finditer(whole))
+        and (rewritten is not None or all(found[1] != "v" for found in _RELATION_KIND.finditer(tree))),
     )
+
+
+def _relations(tree: str) -> tuple[set[int], set[int]]:
+    """Of which rows are read, and which are written to."""
+    reads: set[int] = set()
+    writes: set[int] = set()
+    for found in _PERMISSION.finditer(tree):
+        oid, permissions = int(found[1]), int(found[2])
+        if permissions & _SELECT:
+            reads.add(oid)
+        if permissions & _WRITES:
+            writes.add(oid)
+    return reads, writes

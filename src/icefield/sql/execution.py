@@ -106,6 +106,7 @@ class Execution:
             return await self._run_local(work)
         if isinstance(work.kind, CursorMove):
             return await self._run_cursor_move(work)
+        _refuse_unseen_scans(work.statement)
         await self._judge_copy(work.statement)
         insert = self._judge(work)
         known = self._at.shadows.by_oid()
@@ -155,6 +156,9 @@ class Execution:
         if analysis is None:
             return None
         known = self._at.shadows.by_oid()
+        hidden = ", ".join(sorted(str(known[oid]) for oid in analysis.hidden_writes if oid in known))
+        if hidden:
+            raise _refused(f"{analysis.command.name} through a view", hidden, "INSERT INTO the table itself.")
         targets = [known[oid] for oid in analysis.writes if oid in known]
         if not targets:
             return None
@@ -245,10 +249,10 @@ class Execution:
                     count += number
 
                 columns = ", ".join(rows.quote_ident(c.name) for c in shadow.columns)
+                chunks = self._rows.chunks(shadow, left, add)
                 try:
                     await at.link.copy_in(
-                        f"COPY {shadow.sql_name} ({columns}) FROM STDIN (FORMAT binary, ENCODING 'UTF8')",
-                        self._rows.chunks(shadow, left, add),
+                        f"COPY {shadow.sql_name} ({columns}) FROM STDIN (FORMAT binary, ENCODING 'UTF8')", chunks
                     )
                 except PgError as error:
                     if error.sqlstate == "54000":
@@ -261,6 +265,8 @@ class Execution:
                             hint="It was written by another engine, which can read it.",
                         ) from error
                     raise
+                finally:
+                    await chunks.aclose()  # a COPY that failed has not read it to its end: the engine must be freed
             at.filled(key, count)
             left -= count
             filled[shadow.oid] = shadow
@@ -475,6 +481,20 @@ def _plans_only(statement: Statement) -> bool:
         head: Sequence[str] = statement.words(6)
         return any(word in ("view", "function", "procedure") for word in head) and "materialized" not in head
     return False
+
+
+def _refuse_unseen_scans(statement: Statement) -> None:
+    """Two scans are not counted, so that inside a function that fails, or catches a failure, nobody would see them."""
+    first = statement.tokens[0].word
+    if first != "do" and not (first == "create" and {"function", "procedure"} & set(statement.words(4))):
+        return
+    body = statement.text.lower()
+    if "tablesample" in body or ("ctid" in body and "exception" in body):
+        raise PgError(
+            "0A000",
+            "TABLESAMPLE, and ctid together with EXCEPTION, are not supported inside functions and DO",
+            hint="Write the query as a statement of its own.",
+        )
 
 
 def _is_copy_in(statement: Statement) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, TypeVar
 
@@ -49,7 +49,7 @@ class TableRows:
         self._working = False
         self._cache: OrderedDict[_Version, tuple[bytes, int]] = OrderedDict()
 
-    async def chunks(self, shadow: Shadow, max_rows: int, count: Callable[[int], None]) -> AsyncIterator[bytes]:
+    async def chunks(self, shadow: Shadow, max_rows: int, count: Callable[[int], None]) -> AsyncGenerator[bytes, None]:
         """The table as binary COPY. ``count`` is told how many rows came. Raises PgError."""
         version = (shadow.namespace, shadow.name, shadow.version) if shadow.version is not None else None
         kept = self._cache.get(version) if version is not None else None
@@ -113,6 +113,11 @@ class TableRows:
         session = self._session
         if self._working and session is not None:
             await asyncio.get_running_loop().run_in_executor(None, session.cancel)
+
+    async def rebind(self, address: str, token: str) -> None:
+        """The client has another session on the server now."""
+        await self.close()
+        self._address, self._token = address, token
 
     async def close(self) -> None:
         session, self._session = self._session, None

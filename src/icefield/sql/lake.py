@@ -165,15 +165,21 @@ class LakeSession:
     def __init__(self, server_url: str, opened: Mapping[str, Any], http: Http) -> None:
         self._http = http
         self._beat_http = Http(server_url, timeout_s=10)
+        self._beat: asyncio.Task[None] | None = None
+        self._transaction = ""
+        self.repo: str = opened["repo"]
+        self._take(opened)
+
+    def _take(self, opened: Mapping[str, Any]) -> None:
         self.id: str = opened["id"]
         self.token: str = opened["token"]
         self.address: str = opened["address"]
-        self.repo: str = opened["repo"]
         self.ref: str = opened["ref"]
+        self.doubtful = False
+        """An answer was lost, so that what the server holds for this session is not known: ``reopen``."""
         self._lease_s = int(opened.get("lease-ms", 60_000)) / 1000
         self._path = f"/api/v1/sessions/{quote(self.id, safe='')}"
         self._rest = f"/v1/{quote(self.address, safe='')}"
-        self._beat: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, server_url: str, repo: str, ref: str | None) -> LakeSession:
@@ -187,6 +193,14 @@ class LakeSession:
         session._beat = asyncio.create_task(session._heartbeat(), name=f"heartbeat of {session.id}")
         return session
 
+    async def reopen(self, ref: str | None = None) -> None:
+        """A new session on the server in place of this one, on the same ref (or ``ref``). Not inside a transaction."""
+        old = self._path, self.token
+        opened = await self._http.request("POST", "/api/v1/sessions", {"repo": self.repo, "ref": ref or self.ref})
+        self._take(opened)
+        with contextlib.suppress(e.IcefieldError):
+            await self._http.request("DELETE", old[0], token=old[1])
+
     async def _heartbeat(self) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 4)
@@ -197,12 +211,28 @@ class LakeSession:
     async def _ask(self, method: str, path: str, body: Any = None) -> Any:
         return await self._http.request(method, self._path + path, body, token=self.token)
 
+    async def _change(self, method: str, path: str, body: Any = None) -> Any:
+        """What changes the session's state: if the answer is lost, nobody knows whether it did."""
+        try:
+            return await self._ask(method, path, body)
+        except Lost:
+            self.doubtful = True
+            raise
+
+    async def _end(self, method: str, path: str, body: Any = None) -> None:
+        """What gives something back: if it fails in whatever way, the server may hold it still."""
+        try:
+            await self._ask(method, path, body)
+        except e.Unavailable:
+            self.doubtful = True
+            raise
+
     async def mark(self) -> View:
-        answer = await self._ask("POST", "/statements", {})
+        answer = await self._change("POST", "/statements", {})
         return View(answer["commit"], bool(answer["moved"]), answer["statement"])
 
     async def returned(self, statement: int) -> None:
-        await self._ask("DELETE", f"/statements/{statement}")
+        await self._end("DELETE", f"/statements/{statement}")
 
     async def catalog(self, unless: str | None) -> Any:
         """None if it is still what ``unless`` names."""
@@ -211,18 +241,18 @@ class LakeSession:
 
     async def begin(self) -> str:
         """The base commit."""
-        answer = await self._ask("POST", "/begin", {})
+        answer = await self._change("POST", "/begin", {})
         self._transaction = answer["transaction"]
         return str(answer["base"])
 
     async def savepoint(self, name: str) -> None:
-        await self._ask("POST", "/savepoints", {"name": name})
+        await self._change("POST", "/savepoints", {"name": name})
 
     async def rollback_to(self, name: str) -> None:
-        await self._ask("POST", f"/savepoints/{quote(name, safe='')}/rollback", {})
+        await self._change("POST", f"/savepoints/{quote(name, safe='')}/rollback", {})
 
     async def release(self, name: str) -> None:
-        await self._ask("DELETE", f"/savepoints/{quote(name, safe='')}")
+        await self._change("DELETE", f"/savepoints/{quote(name, safe='')}")
 
     async def commit(self) -> None:
         """Raises CommitConflict (it is rolled back then), or OutcomeUnknown if nobody can say what became of it."""
@@ -235,6 +265,7 @@ class LakeSession:
                 return
             if state in ("rolled-back", "failed"):
                 raise e.CommitConflict("the transaction was rolled back by the server") from None
+            self.doubtful = True
             raise e.OutcomeUnknown(
                 f"the server's answer to COMMIT was lost, and what became of transaction {transaction} is not known"
             ) from None
@@ -253,10 +284,10 @@ class LakeSession:
         return None
 
     async def rollback(self) -> None:
-        await self._ask("POST", "/rollback", {})
+        await self._end("POST", "/rollback", {})
 
     async def checkout(self, ref: str) -> None:
-        await self._ask("POST", "/checkout", {"ref": ref})
+        await self._change("POST", "/checkout", {"ref": ref})
         self.ref = ref
 
     async def refs(self) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from icefield.model.errors import IcefieldError, NoSuchSession
+from icefield.model.errors import IcefieldError
 from icefield.pgwire import messages as m
 from icefield.pgwire.brain_link import SYNC, BrainLink
 from icefield.pgwire.codec import encode
@@ -78,6 +78,7 @@ class _Prepared:
     analysis: Analysis | None = None
     read_keys: frozenset[tuple[str, str]] = frozenset()
     write_keys: frozenset[tuple[str, str]] = frozenset()
+    hidden_keys: frozenset[tuple[str, str]] = frozenset()
     """The lake tables of the analysis, by name: their shadows may be made anew before it runs."""
 
 
@@ -112,10 +113,13 @@ class SqlSession:
     _cancelled: bool = False
 
     def __post_init__(self) -> None:
-        self.standing = Standing(self.brain, self.link, self.lake)
+        self.standing = Standing(self.brain, self.link, self.lake, self._new_session)
         self.execution = Execution(self.standing, self.table_rows)
         self.ddl = Ddl(self.standing)
         self._told = dict(self.link.parameters)
+
+    async def _new_session(self) -> None:
+        await self.table_rows.rebind(self.lake.address, self.lake.token)
 
     # what the server asks -------------------------------------------------------------------------------------------
 
@@ -221,10 +225,6 @@ class SqlSession:
             self._drop_portals()
         if self.link.closed and isinstance(error, PgError) and not error.fatal:
             return PgError.from_fields(error.to_fields() | {"S": "FATAL", "V": "FATAL"})
-        if isinstance(error, NoSuchSession):
-            # Every later statement would fail, too: the client must come in anew.
-            error = to_pg_error(error)
-            error.severity = "FATAL"
         if isinstance(error, IcefieldError):
             error = to_pg_error(error)
         if self._cancelled and isinstance(error, PgError) and error.sqlstate != "57014":
@@ -391,7 +391,7 @@ class SqlSession:
             case UseBranch(name=name):
                 if at.open:
                     raise PgError("25001", "USE BRANCH cannot run inside a transaction block")
-                await self.lake.checkout(name)
+                await at.checkout(name)
                 out.write(m.CommandComplete("USE BRANCH"))
             case Refused(message=message, hint=hint):
                 raise PgError("0A000", message, hint=hint)
@@ -586,14 +586,12 @@ class SqlSession:
             await self._close_in_brain(m.Close(m.Target.STATEMENT, _UNNAMED))
         analysis = await self.execution.parse(whole, message.name or _UNNAMED, message.param_oids)
         known = self.standing.shadows.by_oid()
-        reads, writes = (analysis.reads, analysis.writes) if analysis else (frozenset(), frozenset())
-        self._prepared[message.name] = _Prepared(
-            statement,
-            kind,
-            analysis,
-            frozenset(known[oid].key for oid in reads if oid in known),
-            frozenset(known[oid].key for oid in writes if oid in known),
-        )
+        prepared = _Prepared(statement, kind, analysis)
+        if analysis is not None:
+            prepared.read_keys = frozenset(known[oid].key for oid in analysis.reads if oid in known)
+            prepared.write_keys = frozenset(known[oid].key for oid in analysis.writes if oid in known)
+            prepared.hidden_keys = frozenset(known[oid].key for oid in analysis.hidden_writes if oid in known)
+        self._prepared[message.name] = prepared
         out.write(m.ParseComplete())
 
     async def _bind(self, message: m.Bind, out: Sink, *, write: bool) -> None:
@@ -731,6 +729,7 @@ class SqlSession:
             analysis.command,
             frozenset(tables[key].oid for key in prepared.read_keys if key in tables),
             frozenset(tables[key].oid for key in prepared.write_keys if key in tables),
+            frozenset(tables[key].oid for key in prepared.hidden_keys if key in tables),
             analysis.returning,
             analysis.on_conflict,
             analysis.modifying_cte,
@@ -744,9 +743,8 @@ class SqlSession:
         if not done or (max_rows > 0 and sent == max_rows):
             out.write(m.PortalSuspended())
             return
-        complete = spool.last(b"C")
-        if complete is not None:
-            tag = complete[5:-1]
+        if spool.complete is not None:
+            tag = spool.complete[5:-1]
             if tag.startswith((b"SELECT ", b"FETCH ")):
                 tag = tag.split(b" ")[0] + b" " + str(sent).encode()
             out.write(m.CommandComplete(tag.decode("utf-8", "surrogateescape")))

@@ -19,10 +19,14 @@ class Spool:
         self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY, prefix="icefield-answer-")  # noqa: SIM115
         self._pieces: list[tuple[bytes, int, int]] = []
         self._next = 0
+        self.complete: bytes | None = None
+        """The last CommandComplete, raw."""
 
     def add(self, run: Run) -> None:
         self._file.write(run.data)
         self._pieces.append((run.kind, len(run.data), run.count))
+        if run.kind == b"C":
+            self.complete = run.data
 
     def close(self) -> None:
         self._file.close()
@@ -74,18 +78,3 @@ class Spool:
                 sent = limit
             await out.drain()
         return sent, True
-
-    def last(self, kind: bytes) -> bytes | None:
-        """The last message of a kind; only for kinds that come one by one."""
-        at, found = 0, None
-        for one, size, _ in self._pieces:
-            if one == kind:
-                found = (at, size)
-            at += size
-        if found is None:
-            return None
-        here = self._file.tell()
-        self._file.seek(found[0])
-        data = self._file.read(found[1])
-        self._file.seek(here)
-        return data

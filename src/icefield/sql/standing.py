@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,7 @@ from icefield.pgwire.errors import PgError
 from icefield.sql import law
 from icefield.sql import shadows as sh
 from icefield.sql.brain.pool import Brain
-from icefield.sql.lake import LakeSession
+from icefield.sql.lake import LakeSession, Lost
 from icefield.sql.shadows import Shadow, Shadows
 
 log = logging.getLogger("icefield.sql")
@@ -44,7 +44,10 @@ class _Savepoint:
 
 
 class Standing:
-    def __init__(self, brain: Brain, link: BrainLink, lake: LakeSession) -> None:
+    def __init__(
+        self, brain: Brain, link: BrainLink, lake: LakeSession, on_new_session: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._on_new_session = on_new_session
         self.brain = brain
         self.link = link
         self.lake = lake
@@ -83,12 +86,14 @@ class Standing:
         await self._open(write=write, read_only=self.default_read_only)
 
     async def _open(self, *, write: bool, read_only: bool) -> None:
-        if write:
-            self._view = await self.lake.begin()
-            self.writing = True
-        else:
-            view = await self.lake.mark()
-            self._view, self._statement = view.commit, view.statement
+        if self.lake.doubtful:
+            await self._reopen()
+        try:
+            await self._pin(write=write)
+        except (NoSuchSession, Lost):
+            # Its lease ran out, or an answer was lost: nothing was done yet, so a new session does as well.
+            await self._reopen()
+            await self._pin(write=write)
         try:
             await self._sync_shadows()
             self._before = self.shadows
@@ -98,6 +103,28 @@ class Standing:
             raise
         self.open = True
         self.read_only = read_only
+
+    async def _pin(self, *, write: bool) -> None:
+        if write:
+            self._view = await self.lake.begin()
+            self.writing = True
+        else:
+            view = await self.lake.mark()
+            self._view, self._statement = view.commit, view.statement
+
+    async def _reopen(self, ref: str | None = None) -> None:
+        await self.lake.reopen(ref)
+        await self._on_new_session()
+
+    async def checkout(self, ref: str) -> None:
+        """Between transactions."""
+        if self.lake.doubtful:
+            await self._reopen(ref)
+            return
+        try:
+            await self.lake.checkout(ref)
+        except (NoSuchSession, Lost):
+            await self._reopen(ref)
 
     async def _begin_to_write(self) -> None:
         """An implicit transaction that has only read so far writes now: it must go on from the same commit."""

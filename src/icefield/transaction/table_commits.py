@@ -141,7 +141,7 @@ def _apply(
         except StaleSnapshot:
             pass  # another snapshot ref of the table moved, or counters were raised: restamp
     outcome = rebase_table(
-        head,
+        None,  # what the client loaded is not on the wire
         head,
         updates,
         stale,

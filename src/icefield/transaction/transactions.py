@@ -122,8 +122,11 @@ def stage(
                     guard(writer)
                 moved = replace(opened.record, version=opened.record.version + 1)
                 staged = writer.replace(opened.record, moved)
-                # The overlay's own files are for its time only: queued for deletion at birth.
-                landing.enqueue(core, writer, list(files), f"overlay of transaction {transaction}")
+                # The overlay's metadata files are for its time only: queued for deletion at birth. What else a rebase
+                # wrote here (a manifest list, manifests) may land as it is; ROLLBACK finds it through the metadata.
+                at_birth = {e.metadata_location for step in steps for e in step.change.entries.values() if e is not None}
+                never_reached = [location for location in files if not staged or location in at_birth]
+                landing.enqueue(core, writer, never_reached, f"overlay of transaction {transaction}")
                 if staged:
                     for offset, step in enumerate(steps):
                         position = len(opened.staged) + offset

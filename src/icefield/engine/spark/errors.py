@@ -66,7 +66,7 @@ def _spark(error: Any) -> IcefieldError:
         return CommitConflict(text)
     origin = getattr(error, "_origin", None)
     if (error.getCondition() or "").split(".")[0] in _NOT_FOUND:
-        return NoSuchTable(message)
+        return NoSuchTable(message.splitlines()[0])
     if origin is not None:
         chain = list(_causes(origin))
         if any(name in _BY_CLASS for name, _ in chain):

@@ -15,10 +15,11 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from icefield.engine.port import Cancelled, EngineFailed
 from icefield.engine.spark.errors import translate
 from icefield.engine.spark.frames import ConnectionEnded, FrameSocket, error_to_json
 from icefield.engine.spark.rows import Fetch, append
-from icefield.engine.spark.session import Binding, close_catalog, driver, new_session, start_spark
+from icefield.engine.spark.session import CATALOG, Binding, close_catalog, driver, new_session, start_spark
 from icefield.model.errors import BadRequest, IcefieldError
 
 if TYPE_CHECKING:
@@ -282,10 +283,34 @@ def _end_with_stdin() -> None:
     os._exit(0)  # the JVM ends by itself: our end of its standard input closes with us
 
 
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What is only a courtesy may fail; somebody should be able to find out."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s failed: %s", what, error)
+
+
 def _warm_up(root: SparkSession) -> None:
-    """The first query of a JVM takes seconds: let nobody wait for it."""
-    with suppress(Exception):
-        root.range(3).selectExpr("id", "cast(id as string)")._jdf.collectToPython()
+    """A JVM's first append and fetch take seconds (classes, code generation): let nobody wait for them."""
+    import pyarrow as pa
+
+    with _told("warming up"), tempfile.TemporaryDirectory(prefix="icefield-warm-") as folder:
+        session = root.newSession()
+        prefix = f"spark.sql.catalog.{CATALOG}"
+        for key, value in (
+            (prefix, "org.apache.iceberg.spark.SparkCatalog"),
+            (f"{prefix}.type", "hadoop"),
+            (f"{prefix}.warehouse", folder),
+        ):
+            session.conf.set(key, value)
+        session.sql(f"CREATE TABLE {CATALOG}.warm.t (id bigint, s string) USING iceberg")
+        rows = pa.RecordBatch.from_pydict({"id": [1], "s": ["a"]})
+        append(session, ["warm"], "t", rows.schema, [rows])
+        for _ in Fetch(session, ["warm"], "t", None, None):
+            pass
+        close_catalog(session)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
+import signal
 import threading
 import time
 import uuid
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 
 import icefield
 from icefield.client.lake import Lake
@@ -335,10 +336,10 @@ def test_how_a_write_is_marked(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> N
         (lambda: frame.write.saveAsTable("s.c"), True),
         (lambda: frame.writeTo("s.d").create(), True),
     ]
-    for write, strict in writes:
+    for number, (write, strict) in enumerate(writes):
         marks.clear()
         write()
-        assert marks == [strict]
+        assert (number, marks) == (number, [strict])
     marks.clear()
     frame.where("id > 0").select("id").withColumn("x", frame.id + 1).schema  # noqa: B018
     assert marks == []
@@ -426,16 +427,16 @@ def interrupted(proxy: Proxy, ends: Callable[[str, str], bool], run: Callable[[]
 
     def hold(method: str, path: str) -> None:
         if ends(method, path) and next(once, False):
-            _thread.interrupt_main()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             release.wait(60)
 
     proxy.before = hold
-    with pytest.raises(KeyboardInterrupt):
+    # PySpark's own handler talks to Spark on the connection that is in use: Py4J then gives up the call.
+    with pytest.raises((KeyboardInterrupt, Py4JError)):
         run()
     return release
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_interrupted_read_ends_its_statement(home: Home, proxy: Proxy, lake: Lake) -> None:
     make(lake, "s.a", 1)
     spark = lake.spark
@@ -467,7 +468,7 @@ def test_an_interrupted_write_lands_nothing_afterwards(home: Home, proxy: Proxy,
 # Streams
 
 
-def test_streams(lake: Lake, tmp_path: Path) -> None:
+def test_streams(lake: Lake, other: Lake, tmp_path: Path) -> None:
     make(lake, "s.a")
     make(lake, "s.b")
     spark = lake.spark
@@ -492,7 +493,7 @@ def test_streams(lake: Lake, tmp_path: Path) -> None:
     query = source.writeStream.foreachBatch(both).option("checkpointLocation", str(tmp_path / "c2")).start()
     try:
         deadline = time.monotonic() + 60
-        while len(ids(lake, "s.b")) < 4 and not failures and time.monotonic() < deadline:
+        while len(ids(other, "s.b")) < 4 and not failures and time.monotonic() < deadline:
             time.sleep(0.2)
         assert failures == []
         with pytest.raises(WrongState, match="streaming queries"):
