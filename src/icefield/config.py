@@ -22,8 +22,19 @@ ENV_PREFIX = "ICEFIELD_"
 CONFIG_VARIABLE = "ICEFIELD_CONFIG"
 SERVER_VARIABLE = "ICEFIELD_SERVER"
 
-# Read elsewhere, and so no settings: where the file is, which server the CLI asks, which python ./dev takes.
-_OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, SERVER_VARIABLE, "ICEFIELD_PYTHON"})
+# Read elsewhere, and so no settings of a server: where the file is, which server the CLI asks, which python ./dev
+# takes, and how Spark is started.
+_OTHER_VARIABLES = frozenset(
+    {
+        CONFIG_VARIABLE,
+        SERVER_VARIABLE,
+        "ICEFIELD_PYTHON",
+        "ICEFIELD_CACHE",
+        "ICEFIELD_SPARK_MEMORY",
+        "ICEFIELD_SPARK_MASTER",
+        "ICEFIELD_SPARK_LOG",
+    }
+)
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _LOG_FORMATS = ("auto", "text", "json")

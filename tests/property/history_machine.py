@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ ACTIONS = [
         "overtaken": 3,
         "prepares": 3,
         "posts_kept": 5,
+        "posts_elsewhere": 1,
         "commits_several_tables": 2,
         "makes_or_drops_table": 2,
         "renames_table": 1,
@@ -347,6 +348,8 @@ class History(RuleBasedStateMachine):
         key = _pick([(space, name) for space in SPACES for name in TABLES], n)
         if m % 3:
             return self.create_table(place, key, 2 + m % 2)
+        there = sorted(k for k in self.tree_at(place) or {} if len(k) > 1)
+        key = _pick(there, n) if there and n % 4 else key
         purge = "?purgeRequested=true" if m % 2 else ""
         answer = self.lake.delete(self.engine(place, key).path + purge, token=self.bearer(place))
         stopped = self.gate(place, table_commit=False)
@@ -582,6 +585,14 @@ class History(RuleBasedStateMachine):
         """First time, again, or too late."""
         if self.posts:
             self.deliver(_pick(self.posts[-3:] if m % 2 else self.posts, n))
+
+    def posts_elsewhere(self, at: int, n: int, m: int) -> None:
+        """A commit that was made at one ref is posted at another: an id never names two contents."""
+        if self.posts:
+            post = _pick(self.posts, n)
+            branches = [name for name, ref in self.refs.items() if ref.kind == "branch" and name != post.place]
+            if branches:
+                self.deliver(replace(post, place=_pick(branches, m), token=None, epoch=0, flying=frozenset()))
 
     def commits_several_tables(self, at: int, n: int, m: int) -> None:
         if m % 3 == 0:
@@ -869,6 +880,10 @@ class History(RuleBasedStateMachine):
         head = self.refs[name].commit
         base_tree, head_tree = self.commits[transaction.base].tree, self.commits[head].tree
         merged = land_transaction(transaction, base_tree, head_tree)
+        tables = {entry.uid: dotted(key) for key, entry in transaction.tree(base_tree).items()}
+        for uid, _ in transaction.landed & self.landed_anywhere:
+            if uid in tables:
+                merged.conflicts.append(frozenset({tables[uid], *by_name(head_tree, uid)}))
         if answer.status == 409:
             self.check_conflicts(answer, merged)
             self.unmoved(name)
@@ -1010,9 +1025,11 @@ def _pick(items: Sequence[Any], n: int) -> Any:
     return items[n % len(items)]
 
 
-def _strict(op: Op) -> Op:
-    from dataclasses import replace
+def by_name(tree: Tree, uid: str) -> list[str]:
+    return [dotted(key) for key, entry in tree.items() if entry.uid == uid]
 
+
+def _strict(op: Op) -> Op:
     return replace(op, strict=True)
 
 

@@ -28,21 +28,21 @@ def check_table(engine: Engine, meta: Json, entry: Entry, where: str) -> dict[st
     """The table that is served is the model's, and sound in itself."""
     meta.setdefault("refs", {})
     engine.version = meta["format-version"]
-    assert meta["table-uuid"] == entry.uid, where
+    assert meta["table-uuid"] == entry.uid, f"{where}: another table"
     assert meta["format-version"] == entry.format, where
     schema = next(s for s in meta["schemas"] if s["schema-id"] == meta["current-schema-id"])
-    assert [f["name"] for f in schema["fields"]] == list(entry.columns), where
+    assert [f["name"] for f in schema["fields"]] == list(entry.columns), f"{where}: columns"
     spec = next(s for s in meta["partition-specs"] if s["spec-id"] == meta["default-spec-id"])
-    assert [f["name"] for f in spec["fields"]] == list(entry.partitions), where
+    assert [f["name"] for f in spec["fields"]] == list(entry.partitions), f"{where}: partition fields"
     snapshots = {s["snapshot-id"]: s for s in meta["snapshots"]}
     lineage: list[int] = []
     at = meta["refs"].get("main", {}).get("snapshot-id")
     while at is not None:
         lineage.insert(0, at)
         at = snapshots[at].get("parent-snapshot-id")
-    assert tuple(lineage) == entry.lineage, where
+    assert tuple(lineage) == entry.lineage, f"{where}: snapshots {lineage}, not {entry.lineage}"
     live = live_of(engine, meta)
-    assert set(live) == entry.files, where
+    assert set(live) == entry.files, f"{where}: live files"
     numbers = [s["sequence-number"] for s in meta["snapshots"]]
     assert numbers == sorted(set(numbers)), f"{where}: sequence numbers increase: {numbers}"
     assert not numbers or numbers[-1] <= meta["last-sequence-number"], where

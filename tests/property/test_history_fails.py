@@ -67,12 +67,12 @@ def no_retry_law(patch: Patch) -> None:
 
 
 def late_writes_land(patch: Patch) -> None:
-    patch.setattr(places.Place, "_check_statement", lambda self, table_commit: False)
+    patch.setattr(places.Place, "_check_statement", lambda self, *_: False)
 
 
 def strict_writes_are_rebased(patch: Patch) -> None:
     true = places.Place._check_statement
-    patch.setattr(places.Place, "_check_statement", lambda self, table_commit: true(self, table_commit) and False)
+    patch.setattr(places.Place, "_check_statement", lambda self, *args: bool(true(self, *args)) and False)
 
 
 def previous_metadata_is_queued(patch: Patch) -> None:

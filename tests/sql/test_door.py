@@ -68,6 +68,28 @@ def test_inserted_rows_are_there_for_everybody_in_one_snapshot(lake: Connection,
     assert fails(lake, "INSERT INTO t.ins VALUES (NULL, 1, NULL)").sqlstate == "23502"
 
 
+def test_an_insert_with_functions_and_local_tables(lake: Connection, client: Connection) -> None:
+    client.execute("CREATE ICEBERG TABLE t.fn (a int, b text)")
+    client.execute("CREATE TEMP TABLE seen (a int)")
+    client.execute(
+        "CREATE FUNCTION pg_temp.note(int) RETURNS text LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO seen VALUES ($1); RETURN (SELECT max(b) FROM t.base); END $$"
+    )
+    assert client.execute("INSERT INTO t.fn SELECT a, pg_temp.note(a) FROM t.base FOR UPDATE").rowcount == 3
+    assert client.execute("WITH x AS (SELECT a FROM seen) INSERT INTO t.fn SELECT a, 'w' FROM x").rowcount == 3
+    assert rows(client, "SELECT a, b FROM t.fn ORDER BY b, a") == [
+        (1, "w"),
+        (2, "w"),
+        (2, "w"),
+        (1, "y"),
+        (2, "y"),
+        (2, "y"),
+    ]
+    assert rows(client, "SELECT count(*) FROM seen") == [(3,)]
+    client.execute("INSERT INTO t.fn DEFAULT VALUES")
+    assert rows(client, "SELECT count(*) FROM t.fn WHERE a IS NULL AND b IS NULL") == [(1,)]
+
+
 # The law of unfilled shadows -----------------------------------------------------------------------------------------
 
 HIDING = {

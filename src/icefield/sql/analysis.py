@@ -62,6 +62,7 @@ _RETURNING = re.compile(r":returningList\s+\(")
 _ON_CONFLICT = re.compile(r":onConflict\s+\{")
 
 _SELECT = 2
+_INSERT = 1
 _WRITES = 1 | 4 | 8 | 16
 
 # PostgreSQL's own functions that leave something behind in the transaction, or run SQL given as text.
@@ -89,10 +90,12 @@ def _read(tree: str, rewritten: str | None) -> Analysis:
     modifying = _MODIFYING.search(tree) is not None
     # FOR UPDATE asks for the right to update; what DECLARE, EXPLAIN … hold is judged when it is run
     may_write = command is not Command.UTILITY and (command is not Command.SELECT or modifying)
-    reads, writes = _relations(tree)
+    # An INSERT asks for more than the right to insert only for what it reads FOR UPDATE, and ON CONFLICT.
+    writing = _INSERT if command is Command.INSERT and not modifying else _WRITES
+    reads, writes = _relations(tree, writing)
     hidden: set[int] = set()
     if rewritten is not None:
-        more, hidden = _relations(rewritten)
+        more, hidden = _relations(rewritten, writing)
         reads |= more
     whole = tree if rewritten is None else rewritten
     functions = {int(found[1]) for found in _FUNCTION.finditer(whole)}
@@ -112,7 +115,7 @@ def _read(tree: str, rewritten: str | None) -> Analysis:
     )
 
 
-def _relations(tree: str) -> tuple[set[int], set[int]]:
+def _relations(tree: str, writing: int) -> tuple[set[int], set[int]]:
     """Of which rows are read, and which are written to."""
     reads: set[int] = set()
     writes: set[int] = set()
@@ -120,6 +123,6 @@ def _relations(tree: str) -> tuple[set[int], set[int]]:
         oid, permissions = int(found[1]), int(found[2])
         if permissions & _SELECT:
             reads.add(oid)
-        if permissions & _WRITES:
+        if permissions & writing:
             writes.add(oid)
     return reads, writes
