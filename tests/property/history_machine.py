@@ -480,7 +480,7 @@ class History(RuleBasedStateMachine):
         """One POST of one table's commit, or of several tables' at once."""
         told = [post for post in posts if post is not None]
         if not told:
-            return
+            return None
         place = told[0].place
         if len(told) == 1:
             path, body = self.engine(place, told[0].key).path, told[0].body
@@ -738,7 +738,7 @@ class History(RuleBasedStateMachine):
     def checks_out(self, n: int, to: int) -> None:
         session = self.some_session(n)
         if session is None:
-            return
+            return None
         ref = _pick(list(self.refs), to)
         answer = self.ask(session, "checkout", {"ref": ref})
         if session.transaction is not None or session.flying:
@@ -791,7 +791,7 @@ class History(RuleBasedStateMachine):
         idle = [session for session in self.open_sessions if session.transaction is None and not session.flying]
         session = _pick(self.open_sessions if n % 8 == 0 else idle or self.open_sessions, n)
         if session.ref not in self.refs:
-            return
+            return None
         answer = self.ask(session, "begin", {"message": "a transaction"})
         if session.transaction is not None or session.flying:
             return self.refused(session, answer, 400, "in a transaction, or a statement in flight")
@@ -810,10 +810,11 @@ class History(RuleBasedStateMachine):
         return _pick(found, n) if found else None
 
     def sets_savepoint(self, at: int, n: int, m: int) -> None:
-        name = _pick(SAVEPOINTS, m)
         session = self.in_transaction(n)
-        if session is None:
-            return
+        if session is not None:
+            self.set_savepoint(session, _pick(SAVEPOINTS, m))
+
+    def set_savepoint(self, session: Session, name: str) -> None:
         assert session.transaction is not None
         answer = self.ask(session, "savepoints", {"name": name})
         if session.flying:
@@ -824,12 +825,16 @@ class History(RuleBasedStateMachine):
 
     def goes_back_to_savepoint(self, at: int, n: int, m: int) -> None:
         """ROLLBACK TO, or RELEASE. The newest of a name counts."""
-        name, release = _pick(SAVEPOINTS, m), at % 3 == 0
+        name, release = _pick(SAVEPOINTS, m), at % 6 == 0
         session = self.in_transaction(n)
         if session is None:
-            return
+            return None
         transaction = session.transaction
         assert transaction is not None
+        if not transaction.savepoints and not session.flying and at % 2:
+            # Left to chance, this story is rare: a savepoint, a change, and back.
+            self.set_savepoint(session, name)
+            self.commit_now(session, n, "append" if m % 3 else _pick(KINDS, n))
         if release:
             answer = self.lake.delete(f"{session.path}/savepoints/{name}", token=session.token)
         else:
@@ -869,7 +874,7 @@ class History(RuleBasedStateMachine):
             return self.roll_back(n)
         session = self.in_transaction(n)
         if session is None:
-            return
+            return None
         transaction = session.transaction
         assert transaction is not None
         answer = self.ask(session, "commit", {"transaction-id": transaction.id})

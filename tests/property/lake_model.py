@@ -158,7 +158,7 @@ def three_way(base: Tree, ours: Tree, theirs: Tree, settled: Mapping[str, Entry]
     for uid in dict.fromkeys(itertools.chain(*where)):
         b, o, t = (side.get(uid) for side in where)
         names = frozenset(dotted(spot[0]) for spot in (b, o, t) if spot is not None)
-        if o is None and t is None or (b is not None and (o is None or t is None) and (t == b or o == b)):
+        if (o is None and t is None) or (b is not None and (o is None or t is None) and (t == b or o == b)):
             continue  # dropped, and not touched on the other side
         if o is None or t is None:
             if b is not None:

@@ -9,15 +9,17 @@ from hypothesis.stateful import run_state_machine_as_test
 from property.history_machine import History
 
 QUICK = settings(
-    max_examples=25,
-    stateful_step_count=40,
+    max_examples=80,
+    stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
+    report_multiple_bugs=False,
 )
 LONG = settings(QUICK, max_examples=400, stateful_step_count=80)
 
 
+@pytest.mark.timeout(900)  # a failing example is made smaller first
 def test_random_histories_are_what_the_model_says() -> None:
     run_state_machine_as_test(History, settings=QUICK)
 

@@ -39,6 +39,9 @@ class Landed:
 Also = Callable[[StoreWriter, CommitRecord], None]
 Guard = Callable[[StoreReader], None]
 
+ANY_REF = "*"
+"""In a LandedRecord: the snapshot has landed on some ref. No ref's id is spelt so."""
+
 
 def land(
     core: Core,
@@ -71,7 +74,8 @@ def land(
                     repo=repo,
                     scope=Scope(ref.id),
                     overlaid=overlaid,
-                    posted=_posted(reader, ref.id),
+                    posted=posted(reader, ref.id),
+                    taken=taken(reader),
                     strict=strict,
                     seen=seen,
                 )
@@ -116,7 +120,8 @@ def settle(core: Core, writer: StoreWriter, ref_id: str, commit: CommitRecord, s
         words = step.change.words
         if words is not None:
             for snapshot_id, digest in words.digests.items():
-                writer.put(LandedRecord(words.entry, ref_id, int(snapshot_id), digest, commit.seq))
+                for where in (ref_id, ANY_REF):
+                    writer.put(LandedRecord(words.entry, where, int(snapshot_id), digest, commit.seq))
         for entry, metadata in step.metadata.items():
             ranges.renew(writer, entry, Scope(ref_id), metadata)
         enqueue(core, writer, step.change.superseded, "replaced by a rebase")
@@ -145,12 +150,16 @@ def refuses_client_gc(repo: RepoRecord) -> bool:
     return '"client-gc":"allow"' not in repo.properties.replace(" ", "")
 
 
-def _posted(reader: StoreReader, ref_id: str) -> Callable[[str, int], str | None]:
-    def posted(entry: str, snapshot_id: int) -> str | None:
+def posted(reader: StoreReader, ref_id: str) -> Callable[[str, int], str | None]:
+    def digest(entry: str, snapshot_id: int) -> str | None:
         record = reader.get(LandedRecord, entry, ref_id, snapshot_id)
         return record.digest if record is not None else None
 
-    return posted
+    return digest
+
+
+def taken(reader: StoreReader) -> Callable[[str, int], bool]:
+    return lambda entry, snapshot_id: reader.get(LandedRecord, entry, ANY_REF, snapshot_id) is not None
 
 
 def _remember(core: Core, steps: Sequence[Step]) -> None:

@@ -26,6 +26,8 @@ class Standing:
     overlaid: Overlaid
     posted: Callable[[str, int], str | None]
     """The retry law: (entry, snapshot id) -> digest of the add-snapshot that is part of this ref already."""
+    taken: Callable[[str, int], bool]
+    """The ids law: (entry, snapshot id) -> has it landed on any ref? One id never names two contents."""
     strict: bool = False
     seen: Callable[[str], int | None] | None = None
     """For strict writes: entry -> the snapshot that the statement's view has of it."""

@@ -88,17 +88,21 @@ def fresh_metadata_location(core: Core, at: Standing, metadata: dict[str, Any]) 
 
 def _landed_already(at: Standing, identifier: Identifier, entry: Entry, digests: Mapping[str, str]) -> bool:
     known = {snapshot: at.posted(entry.id, int(snapshot)) for snapshot in digests}
-    if not known or all(digest is None for digest in known.values()):
-        return False
+    landed_here = any(digest is not None for digest in known.values())
     for snapshot, digest in known.items():
-        if digest != digests[snapshot]:
-            raise _conflict(
-                identifier,
-                "snapshot-id-taken",
-                f"snapshot {snapshot} has landed on table {identifier} with other content; "
-                "a snapshot id never names two things: commit with a new one",
-            )
-    return True
+        if digest != digests[snapshot] if landed_here else at.taken(entry.id, int(snapshot)):
+            conflict = snapshot_taken(identifier, snapshot)
+            raise CommitConflict(conflict.message, [conflict])
+    return landed_here
+
+
+def snapshot_taken(identifier: Identifier, snapshot: str) -> Conflict:
+    return Conflict(
+        str(identifier),
+        "snapshot-id-taken",
+        f"snapshot {snapshot} has landed on table {identifier} already, with other content or on another ref; "
+        "a snapshot id never names two things: commit with a new one",
+    )
 
 
 def _positions(core: Core, at: Standing, entry: Entry, head: dict[str, Any]) -> Positions:

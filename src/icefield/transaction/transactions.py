@@ -6,7 +6,7 @@ overlay into the branch: one commit, one move of the head, or all conflicts at o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +37,7 @@ from icefield.transaction.overlay import OverlayView
 from icefield.transaction.ranges import Scope
 from icefield.transaction.served import Overlaid, metadata_folder, transaction_folder
 from icefield.transaction.steps import Standing, Step, Verb
-from icefield.transaction.table_commits import commit_table
+from icefield.transaction.table_commits import commit_table, snapshot_taken
 
 OPEN = "open"
 COMMITTED = "committed"
@@ -110,6 +110,7 @@ def stage(
                     scope=scope(reader, core, opened),
                     overlaid=overlaid,
                     posted=_posted(opened.staged),
+                    taken=landing.taken(reader),
                     strict=strict,
                 )
                 steps = [step for step in verb(standing) if not step.answered]
@@ -124,7 +125,9 @@ def stage(
                 staged = writer.replace(opened.record, moved)
                 # The overlay's metadata files are for its time only: queued for deletion at birth. What else a rebase
                 # wrote here (a manifest list, manifests) may land as it is; ROLLBACK finds it through the metadata.
-                at_birth = {e.metadata_location for step in steps for e in step.change.entries.values() if e is not None}
+                at_birth = {
+                    e.metadata_location for step in steps for e in step.change.entries.values() if e is not None
+                }
                 never_reached = [location for location in files if not staged or location in at_birth]
                 landing.enqueue(core, writer, never_reached, f"overlay of transaction {transaction}")
                 if staged:
@@ -289,6 +292,7 @@ def merge_overlay(core: Core, opened: Opened, at: Standing) -> list[Step]:
             conflicts.append(outcome)
         else:
             steps.append(outcome)
+    conflicts.extend(_taken_meanwhile(opened, at, after))
     merged = merge_trees(
         theirs,
         {k: v for k, v in ours.items() if k not in replayed},
@@ -306,6 +310,18 @@ def merge_overlay(core: Core, opened: Opened, at: Standing) -> list[Step]:
     for key, entry in merged.changes.items():
         steps.append(_rehome(core, opened, at, key, entry, operations.get(key, "change")))
     return steps
+
+
+def _taken_meanwhile(opened: Opened, at: Standing, after: Mapping[Key, Entry | None]) -> list[Conflict]:
+    """Snapshots of the overlay that somebody posted to a branch as well: one id would name two contents."""
+    kept = {entry.id: key for key, entry in after.items() if entry is not None and isinstance(key, Identifier)}
+    return [
+        snapshot_taken(kept[change.words.entry], snapshot)
+        for change in opened.staged
+        if change.words is not None and change.words.entry in kept
+        for snapshot in change.words.digests
+        if at.taken(change.words.entry, int(snapshot))
+    ]
 
 
 def _replay(core: Core, opened: Opened, at: Standing, key: Identifier, current: Entry) -> Step | Conflict:
@@ -329,7 +345,8 @@ def _replay(core: Core, opened: Opened, at: Standing, key: Identifier, current: 
         step = commit_table(core, at, name, said.updates, said.requirements)
     except CommitConflict as error:
         return error.conflicts[0] if error.conflicts else Conflict(str(name), "both-changed", error.message)
-    assert step.change.words is not None
+    if step.change.words is None:
+        return snapshot_taken(name, next(iter(said.digests)))
     # The digests that a retry is recognised by are those of what the client posted into the overlay.
     return replace(step, change=replace(step.change, words=replace(step.change.words, digests=said.digests)))
 
