@@ -184,6 +184,19 @@ def test_branches_tags_diff_merge_and_log(lake: Lake, home: Home) -> None:
     assert [ref.name for ref in lake.branches.list()] == ["main"]
 
 
+def test_a_dry_run_lists_conflicts_where_a_merge_raises_them(lake: Lake) -> None:
+    lake.branches.create("audit")
+    create_namespace(lake, "sales")
+    lake.checkout("audit")
+    create_namespace(lake, "sales")
+    dry = lake.merge("audit", into="main", dry_run=True)
+    assert (dry.result, [conflict.entry for conflict in dry.conflicts]) == ("conflict", ["sales"])
+    assert str(dry).startswith("conflicts:\n  sales: ")
+    with pytest.raises(CommitConflict) as caught:
+        lake.merge("audit", into="main")
+    assert tuple(caught.value.conflicts) == dry.conflicts
+
+
 def test_a_merge_that_conflicts_names_every_conflict(lake: Lake) -> None:
     lake.branches.create("audit")
     for branch in ("main", "audit"):

@@ -103,7 +103,9 @@ def judge(op: Op, now: Entry) -> Entry | Refused | May:
     if op.kind == "column":
         return op.apply(now) if op.base.columns == now.columns else Refused("columns were added meanwhile")
     if op.kind == "partition":
-        return op.apply(now) if op.base.partitions == now.partitions else Refused("partition fields were added meanwhile")
+        return (
+            op.apply(now) if op.base.partitions == now.partitions else Refused("partition fields were added meanwhile")
+        )
     if op.base.snapshot == now.snapshot:
         return op.apply(now)
     if op.strict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def check_table(engine: Engine, meta: Json, entry: Entry, where: str) -> dict[st
         parent = snapshots.get(snapshot.get("parent-snapshot-id"))
         assert parent is None or parent["sequence-number"] < snapshot["sequence-number"], where
     spans = sorted((f.first_row_id, f.record_count, f.path) for f in live.values() if f.first_row_id is not None)
-    for (start, count, path), (after, _, other) in zip(spans, spans[1:], strict=False):
+    for (start, count, path), (after, _, other) in itertools.pairwise(spans):
         assert start + count <= after, f"{where}: {path} and {other} share row ids"
     if entry.format >= 3:
         assert len(spans) == sum(f.content == 0 for f in live.values()), f"{where}: every data file has row ids"

@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import hypothesis.strategies as st
-from hypothesis import note
+import pytest
+from hypothesis import currently_in_test_context, note
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
@@ -33,29 +34,54 @@ BRANCHES = ("main", "dev", "fix")
 MAX_SAVEPOINTS = 3
 ANY = st.integers(0, 119)  # small and with many divisors: picks are even
 
-WRITES = ("inserts", "appends_frame", "inserts_select", "updates", "deletes", "merges_rows", "overwrites", "adds_column")
-ACTIONS = [
-    action
-    for action, weight in {
-        "writes": 8,
-        "makes_or_drops_table": 2,
-        "begins": 5,
-        "ends": 4,
-        "overtaken": 4,
-        "sets_savepoint": 3,
-        "leaves_savepoint": 3,
-        "keeps_frame": 3,
-        "reads_kept_frame": 5,
-        "makes_branch": 2,
-        "drops_branch": 1,
-        "checks_out": 3,
-        "merges_branch": 4,
-        "both_at_once": 2,
-        "looks_back": 1,
-        "compares": 1,
-    }.items()
-    for _ in range(weight)
-]
+WRITES = (
+    "inserts",
+    "appends_frame",
+    "inserts_select",
+    "updates",
+    "deletes",
+    "merges_rows",
+    "overwrites",
+    "adds_column",
+)
+OUTSIDE = {
+    "writes": 4,
+    "makes_or_drops_table": 1,
+    "begins": 8,
+    "keeps_frame": 2,
+    "reads_kept_frame": 3,
+    "makes_branch": 3,
+    "drops_branch": 1,
+    "checks_out": 3,
+    "merges_branch": 4,
+    "both_at_once": 2,
+    "looks_back": 1,
+    "compares": 1,
+    "fails": 1,
+}
+INSIDE = {
+    "writes": 8,
+    "makes_or_drops_table": 1,
+    "ends": 7,
+    "overtaken": 8,
+    "sets_savepoint": 4,
+    "leaves_savepoint": 4,
+    "keeps_frame": 2,
+    "reads_kept_frame": 4,
+    "merges_branch": 1,
+    "checks_out": 1,
+    "fails": 2,
+}
+"""How often a lake does what, out of a transaction and in one."""
+
+
+def weighted(weights: Mapping[str, int]) -> st.SearchStrategy[str]:
+    return st.sampled_from([name for name, weight in weights.items() for _ in range(weight)])
+
+
+def say(words: str) -> None:
+    if currently_in_test_context():
+        note(words)
 
 
 class Undo(Exception):
@@ -88,7 +114,7 @@ class Kept:
 class PythonHistory(RuleBasedStateMachine):
     url: str
     """Of the server, for all histories; each has a repo of its own."""
-    seen: Counter[str] = Counter()
+    seen: ClassVar[Counter[str]] = Counter()
     """What happened, over all histories: a rule that never gets anywhere proves nothing."""
 
     def __init__(self) -> None:
@@ -156,10 +182,14 @@ class PythonHistory(RuleBasedStateMachine):
 
     # -- one step ----------------------------------------------------------------------------------------------------
 
-    @rule(action=st.sampled_from(ACTIONS), i=st.integers(0, 1), pick=ANY, more=ANY)
-    def step(self, action: str, i: int, pick: int, more: int) -> None:
+    @rule(i=st.integers(0, 1), outside=weighted(OUTSIDE), inside=weighted(INSIDE), pick=ANY, more=ANY)
+    def step(self, i: int, outside: str, inside: str, pick: int, more: int) -> None:
+        self.acts(i, outside if self.actors[i].tx is None else inside, pick, more)
+
+    def acts(self, i: int, action: str, pick: int, more: int) -> None:
         self.sound = False
         self.acted = i
+        say(f"actor {i} {action}({pick}, {more})")
         possible = getattr(self, action)(i, pick, more)
         if possible is False:
             action = "writes"
@@ -179,7 +209,7 @@ class PythonHistory(RuleBasedStateMachine):
             how = "inserts"
         if how == "inserts_select" and not any(table.rows for table in self.tree(i).values()):
             how = "appends_frame"
-        note(f"  actor {i} {how} {name}")
+        say(f"  actor {i} {how} {name}")
         self.seen[how] += 1
         getattr(self, f"_{how}")(i, name, more)
         return True
@@ -189,9 +219,7 @@ class PythonHistory(RuleBasedStateMachine):
         rows = frozenset((k, more) for k in self.fresh_keys(1 + more % 3))
         values = ", ".join(f"({k}, {v}{', NULL' * len(table.columns)})" for k, v in sorted(rows))
         sql = f"INSERT INTO s.{name} VALUES {values}"
-        self.write(
-            i, lambda: self._sql(i, sql), name, table.now(table.rows | rows), Appended(table.uid, rows)
-        )
+        self.write(i, lambda: self._sql(i, sql), name, table.now(table.rows | rows), Appended(table.uid, rows))
 
     def _appends_frame(self, i: int, name: str, more: int) -> None:
         table = self.tree(i)[name]
@@ -226,9 +254,13 @@ class PythonHistory(RuleBasedStateMachine):
     def _deletes(self, i: int, name: str, more: int) -> None:
         table = self.tree(i)[name]
         chosen = sorted(table.rows)[more % len(table.rows)][0]
-        sign, kept = ("<=", {r for r in table.rows if r[0] > chosen}) if more % 3 == 0 else (
-            "=",
-            {r for r in table.rows if r[0] != chosen},
+        sign, kept = (
+            ("<=", {r for r in table.rows if r[0] > chosen})
+            if more % 3 == 0
+            else (
+                "=",
+                {r for r in table.rows if r[0] != chosen},
+            )
         )
         sql = f"DELETE FROM s.{name} WHERE k {sign} {chosen}"
         self.write(i, lambda: self._sql(i, sql), name, table.now(kept), Other(table.uid))
@@ -263,6 +295,21 @@ class PythonHistory(RuleBasedStateMachine):
         after = table.now(table.rows, (*table.columns, column))
         self.write(i, lambda: self._sql(i, sql), name, after, Other(table.uid))
 
+    def fails(self, i: int, pick: int, more: int) -> bool:
+        """A statement that stops in the middle leaves nothing, and a transaction goes on after it."""
+        tables = sorted(name for name, table in self.tree(i).items() if table.rows)
+        if not tables:
+            return False
+        name = tables[pick % len(tables)]
+        failing = "CAST(raise_error('enough') AS bigint)"
+        if more % 2:
+            sql = f"UPDATE s.{name} SET v = {failing}"
+        else:
+            sql = f"CREATE TABLE s.fresh AS SELECT k, {failing} AS v FROM s.{name}"
+        with pytest.raises(Exception, match="enough"):
+            self._sql(i, sql)
+        return True
+
     def makes_or_drops_table(self, i: int, pick: int, more: int) -> None:
         name = TABLES[pick % len(TABLES)]
         if name in self.tree(i):
@@ -291,8 +338,8 @@ class PythonHistory(RuleBasedStateMachine):
 
     def begins(self, i: int, pick: int, more: int) -> bool:
         actor = self.actors[i]
-        if actor.tx is not None:
-            return False
+        if actor.tx is not None or (self.actors[1 - i].tx is not None and pick % 3):
+            return False  # mostly one at a time, so that the other one can overtake it
         tx = actor.lake.transaction(message=f"load {more}")
         if more % 2:
             tx.begin()
@@ -312,7 +359,7 @@ class PythonHistory(RuleBasedStateMachine):
         blocks, actor.blocks = actor.blocks, []
         if pick % 4 == 0:
             self.seen["rollback"] += 1
-            note(f"  actor {i} rolls back")
+            say(f"  actor {i} rolls back")
             if more % 2:
                 tx.rollback()
             else:
@@ -326,22 +373,26 @@ class PythonHistory(RuleBasedStateMachine):
     def _commit(self, actor: Actor, tx: Transaction, opened: Open, explicit: bool) -> None:
         head = self.commits.tree(self.heads[opened.branch])
         outcome = land(opened, head)
+        conflict = None
         try:
             if explicit:
                 tx.commit()
             else:
                 tx.__exit__(None, None, None)
         except CommitConflict as error:
-            assert {conflict.entry for conflict in error.conflicts} == {f"s.{name}" for name in outcome.conflicts}, error
+            conflict = error
+        if conflict is not None:
+            named = {one.entry for one in conflict.conflicts}
+            assert named == {f"s.{name}" for name in outcome.conflicts}, str(conflict)
             assert tx.state == "rolled back"
             self.seen["conflict"] += 1
-            note(f"  conflict: {error.message}")
+            say(f"  conflict: {conflict.message}")
             return
         assert outcome.conflicts == set(), f"committed, though there are conflicts: {outcome.conflicts}"
         assert tx.result is not None
         self.seen["rebased commit" if head != opened.base else "commit"] += 1
         if self.viewer.log(opened.branch, limit=1)[0].id == self.heads[opened.branch]:
-            assert opened.tree == opened.base
+            assert outcome.tree == dict(head), "it was said to be committed, and the branch did not move"
             return
         self.committed(opened.branch, outcome.tree)
         assert tx.result.commit == self.heads[opened.branch]
@@ -418,19 +469,21 @@ class PythonHistory(RuleBasedStateMachine):
 
     def _reads(self, kept: Kept, more: int) -> None:
         now = self.tree(kept.actor).get(kept.name)
+        found: Any = None
+        refusal = None
         try:
             if more % 4 == 0:
-                found: Any = kept.frame.count()
+                found = kept.frame.count()
             elif more % 4 == 1:
-                found = Counter((row.k, row.v) for row in kept.frame.toArrow().to_pylist()) if False else Counter(
-                    (row["k"], row["v"]) for row in kept.frame.toArrow().to_pylist()
-                )
+                found = Counter((row["k"], row["v"]) for row in kept.frame.toArrow().to_pylist())
             else:
                 found = Counter((row.k, row.v) for row in kept.frame.collect())
         except AnalysisException as error:
+            refusal = error
+        if refusal is not None:
             # Spark's own word where its table is gone, is another one or has lost a column.
             gone = now is None or now.uid != kept.table.uid or not set(kept.table.columns) <= set(now.columns)
-            assert gone, error
+            assert gone, str(refusal)
             self.seen["kept frame without a table"] += 1
             return
         assert now is not None, f"a kept frame of s.{kept.name} shows {found}, and there is no such table"
@@ -483,16 +536,19 @@ class PythonHistory(RuleBasedStateMachine):
         into = [name for name in names if name != source][more % (len(names) - 1)]
         theirs, ours = self.heads[source], self.heads[into]
         outcome = self.commits.merge(ours, theirs)
+        conflict, merged = None, None
         try:
             merged = lake.merge(source, into=into)
         except CommitConflict as error:
-            named = {conflict.entry for conflict in error.conflicts}
-            listed = {conflict.entry for conflict in lake.merge(source, into=into, dry_run=True).conflicts}
-            assert named == listed
+            conflict = error
+        if conflict is not None:
+            named = {one.entry for one in conflict.conflicts}
+            assert named == {one.entry for one in lake.merge(source, into=into, dry_run=True).conflicts}
             assert named
-            assert outcome.uncertain or named == {f"s.{name}" for name in outcome.conflicts}, error
+            assert outcome.uncertain or named == {f"s.{name}" for name in outcome.conflicts}, str(conflict)
             self.seen["merge conflict"] += 1
             return True
+        assert merged is not None
         self.seen[merged.result] += 1
         if theirs in self.commits.ancestors(ours):
             assert (merged.result, merged.commit) == ("nothing-to-do", ours)
@@ -554,13 +610,10 @@ class PythonHistory(RuleBasedStateMachine):
         assert commit.tree is not None
         actor.lake.checkout(commit.id)
         self._check(actor.lake, commit.tree, f"commit {commit.id}")
-        name = sorted(commit.tree)[0]
-        try:
-            actor.lake.sql(f"DELETE FROM s.{name}")
-        except Exception as error:
-            assert "does not change" in str(error), error
-        else:
-            raise AssertionError(f"a commit was written to: {commit.id}")
+        name, table = min(commit.tree.items())
+        insert = f"INSERT INTO s.{name} VALUES (0, 0{', NULL' * len(table.columns)})"
+        with pytest.raises(Exception, match="does not change"):
+            actor.lake.sql(insert if more % 2 else f"DROP TABLE s.{name}")
         actor.lake.checkout(actor.branch)
         return True
 
@@ -591,7 +644,11 @@ class PythonHistory(RuleBasedStateMachine):
         self.sound = True
 
     def _check(self, lake: Lake, tree: Tree, where: str, *, open_: bool = False) -> None:
-        names = {row.tableName for row in lake.sql("SHOW TABLES IN s").collect()}
+        if lake is self.viewer:
+            answer = self.http.get(f"/v1/{self.repo}@{lake.ref}/namespaces/s/tables")
+            names = {one["name"] for one in answer.body["identifiers"]}
+        else:
+            names = {row.tableName for row in lake.sql("SHOW TABLES IN s").collect()}
         assert names == set(tree), f"{where}: tables {names}, not {set(tree)}"
         if not tree:
             return
@@ -600,7 +657,9 @@ class PythonHistory(RuleBasedStateMachine):
         found = lake.sql(" UNION ALL ".join(parts)).collect()
         for name, table in tree.items():
             rows = Counter((row.k, row.v) for row in found if row.name == name)
-            assert rows == Counter(table.rows), f"{where}: s.{name} has {sorted(rows.elements())}, not {sorted(table.rows)}"
+            assert rows == Counter(table.rows), (
+                f"{where}: s.{name} has {sorted(rows.elements())}, not {sorted(table.rows)}"
+            )
             if table.format == 3 and not open_:
                 self._note_row_ids(table, {row.k: row.row for row in found if row.name == name}, where)
 
@@ -665,7 +724,3 @@ class Ids:
 
     def _same(self, key: tuple[Any, ...], value: Any) -> None:
         assert self._known.setdefault(key, value) == value, f"{key} stands for {self._known[key]} and for {value}"
-
-
-def outcomes(machine: type[PythonHistory]) -> Iterator[str]:
-    yield from (f"{name}: {count}" for name, count in sorted(machine.seen.items()))

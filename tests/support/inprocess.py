@@ -35,7 +35,8 @@ class Inprocess:
             told["authorization"] = f"Bearer {token}"
         content = b"" if body is None else (body if isinstance(body, bytes) else json.dumps(body).encode())
         try:
-            request = Request(method, split_path(raw.encode()), dict(parse_qsl(query)), told, content)
+            asked = dict(parse_qsl(query, keep_blank_values=True))
+            request = Request(method, split_path(raw.encode()), asked, told, content)
             found = self.routes.find(method, request.path)
             assert not isinstance(found, list), f"no route {method} {path}"
             handler, names = found

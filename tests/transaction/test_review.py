@@ -4,6 +4,7 @@ transaction, words that are said blindly, ids at their ends.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -95,6 +96,11 @@ def branch(lake: Inprocess, name: str, **more: str) -> None:
     assert lake.post("/api/v1/repos/lake/branches", {"name": name, **more}).status == 200
 
 
+def elsewhere(lake: Inprocess) -> None:
+    """What follows is another worker's, who has its own line to wait in."""
+    lake.application.core.tickets._lines.clear()
+
+
 def say(engine: Engine, *updates: dict[str, Any], requirements: list[dict[str, Any]] | None = None) -> Any:
     engine.load()
     return engine.post({"requirements": requirements or [], "updates": list(updates)})
@@ -111,6 +117,7 @@ def test_a_commit_that_landed_is_never_told_as_refused(lake: Inprocess, store: W
     meta = engine.load()
 
     def dropped() -> None:
+        elsewhere(lake)
         assert lake.delete(path).status == 204
 
     store.then = dropped
@@ -146,7 +153,7 @@ def test_a_transaction_whose_branch_was_dropped_can_be_rolled_back(lake: Inproce
     assert session.engine("orders").rows() == 0
 
 
-def test_a_transaction_never_lands_on_another_branch_of_the_same_name(lake: Inprocess) -> None:
+def test_a_transaction_never_lands_on_another_branch_that_has_its_branchs_name(lake: Inprocess) -> None:
     main(lake, "orders").create()
     branch(lake, "old")
     branch(lake, "dev")
@@ -217,6 +224,49 @@ def test_a_snapshot_posted_in_capitals_lands_once(lake: Inprocess) -> None:
     assert main(lake, "orders").rows() == 4
 
 
+def test_a_commit_of_several_tables_asked_again_lands_once_with_all_of_them(lake: Inprocess) -> None:
+    for table in ("a", "b"):
+        main(lake, table).create()
+    engine = main(lake, "a")
+    meta, other = engine.load(), main(lake, "b").load()
+    schema = {**other["schemas"][0], "schema-id": 1}
+    schema["fields"] = [*schema["fields"], {"id": 3, "name": "new", "required": False, "type": "int"}]
+    column = {
+        "requirements": [{"type": "assert-last-assigned-field-id", "last-assigned-field-id": 2}],
+        "updates": [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}],
+    }
+    both = [engine.body(meta, engine.append(meta, 3)), column]
+    changes = [
+        {"identifier": {"namespace": ["sales"], "name": name}, **body} for name, body in zip("ab", both, strict=True)
+    ]
+    for asked in (changes, changes, changes[::-1]):
+        assert lake.post("/v1/lake/transactions/commit", {"table-changes": asked}).status == 204
+    assert main(lake, "a").rows() == 3
+    main(lake, "c").create()
+    wider = [*changes, {"identifier": {"namespace": ["sales"], "name": "c"}, "requirements": [], "updates": []}]
+    assert lake.post("/v1/lake/transactions/commit", {"table-changes": wider}).status == 409
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_a_table_was_served_is_not_kept_by_one_made_like_it(lake: Inprocess, inside: bool) -> None:
+    main(lake, "orders").create()
+    session = Session(lake)
+    if inside:
+        session.post("begin")
+    engine = session.engine("orders")
+    served = engine.load()["properties"]
+    schema = {"type": "struct", "fields": [FIELD]}
+    told = {"name": "like", "schema": schema, "properties": {**served, "mine": "1"}}
+    assert lake.post(engine.collection, told, token=session.token).status == 200
+    if inside:
+        assert session.post("commit").status == 200
+    location = lake.get("/v1/lake/namespaces/sales/tables/like").body["metadata-location"]
+    kept = json.loads(Path(location.removeprefix("file://")).read_bytes())["properties"]
+    assert kept["mine"] == "1"
+    assert not {"icefield.ref", "gc.enabled", "write.data.path", "write.metadata.path"} & set(kept)
+    assert not any("isolation" in key for key in kept)
+
+
 # --- staged creation -------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +314,14 @@ def test_a_created_tables_name_and_location_are_checked_on_every_way(lake: Inpro
         updates.append({"action": "set-location", "location": wrong})
         answer = lake.post(f"{tables}/made", {**body, "updates": updates})
         assert answer.status == 400, (wrong, answer)
+
+
+def test_a_table_with_a_location_of_its_own_made_twice_exists_already(lake: Inprocess, volume: Counting) -> None:
+    body = {"name": "own", "schema": {"type": "struct", "fields": [FIELD]}, "location": f"{volume.root}/own"}
+    for stage in (False, True):
+        for expected in (409, 409) if stage else (200, 409):
+            answer = lake.post("/v1/lake/namespaces/sales/tables", {**body, "stage-create": stage})
+            assert answer.status == expected
 
 
 def test_weird_locations_are_refused_by_name(lake: Inprocess, volume: Counting) -> None:
@@ -345,7 +403,9 @@ def test_every_snapshot_of_a_chain_stays_in_its_refs_row_ids(lake: Inprocess) ->
 # --- merge -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_merge_asked_again_while_the_first_is_under_way_lands_once(lake: Inprocess, store: Watched) -> None:
+def test_a_merge_asked_again_while_the_first_is_under_way_lands_once(
+    lake: Inprocess, store: Watched, volume: Counting
+) -> None:
     branch(lake, "dev")
     main(lake, "a").create()
     main(lake, "b", "lake@dev").create()
@@ -355,14 +415,14 @@ def test_a_merge_asked_again_while_the_first_is_under_way_lands_once(lake: Inpro
     def ask() -> None:
         answers.append(lake.post("/api/v1/repos/lake/merge", body).body)
 
-    original = lake.application.core.volume.write_new
+    original = volume.write_new
 
     def meanwhile(files: dict[str, bytes]) -> None:
-        lake.application.core.tickets.__init__()  # type: ignore[misc]  # another worker has its own line
-        object.__setattr__(lake.application.core.volume, "write_new", original)
+        elsewhere(lake)
+        volume.write_new = original  # type: ignore[method-assign]
         ask()
 
-    object.__setattr__(lake.application.core.volume, "write_new", meanwhile)
+    volume.write_new = meanwhile  # type: ignore[method-assign]
     ask()
     assert answers[0] == answers[1]
     assert answers[0]["result"] == "merged"
@@ -413,3 +473,167 @@ def test_rollback_reads_each_manifest_once(lake: Inprocess, volume: Counting) ->
     volume.reads = 0
     assert session.post("rollback").status == 200
     assert volume.reads <= 3 * 12
+
+
+# --- names that move while a transaction is open ----------------------------------------------------------------------
+
+
+def rename(lake: Inprocess, address: str, source: str, destination: str, token: str | None = None) -> Any:
+    told = {k: {"namespace": ["sales"], "name": n} for k, n in (("source", source), ("destination", destination))}
+    return lake.post(f"/v1/{address}/tables/rename", told, token=token)
+
+
+def test_two_tables_swapped_inside_meet_appends_outside(lake: Inprocess) -> None:
+    for table, size in (("a", 1), ("b", 2)):
+        main(lake, table).create()
+        main(lake, table).append_rows(size)
+    session = Session(lake)
+    session.post("begin")
+    for source, destination in (("a", "t"), ("b", "a"), ("t", "b")):
+        assert rename(lake, session.address, source, destination, session.token).status == 204
+    main(lake, "a").append_rows(10)
+    assert session.post("commit").status == 200
+    assert (main(lake, "a").rows(), main(lake, "b").rows()) == (2, 11)
+    assert lake.get("/v1/lake/namespaces/sales/tables/t").status == 404
+
+
+def test_a_change_inside_follows_a_rename_outside(lake: Inprocess) -> None:
+    main(lake, "a").create()
+    main(lake, "a").append_rows(1)
+    session = Session(lake)
+    session.post("begin")
+    session.engine("a").append_rows(10)
+    assert rename(lake, "lake", "a", "renamed").status == 204
+    main(lake, "a").create()
+    main(lake, "a").append_rows(500)
+    main(lake, "renamed").append_rows(100)
+    assert session.post("commit").status == 200
+    assert (main(lake, "a").rows(), main(lake, "renamed").rows()) == (500, 111)
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_table_dropped_and_made_again_inside_is_another_one(lake: Inprocess, touched: bool) -> None:
+    main(lake, "a").create()
+    main(lake, "a").append_rows(1)
+    before = main(lake, "a").load()
+    session = Session(lake)
+    session.post("begin")
+    session.engine("a").append_rows(5)
+    path = f"/v1/{session.address}/namespaces/sales/tables/a"
+    assert lake.delete(path, token=session.token).status == 204
+    session.engine("a").create()
+    session.engine("a").append_rows(7)
+    if touched:
+        main(lake, "a").append_rows(2)
+        assert session.post("commit").status == 409
+        assert main(lake, "a").rows() == 3
+    else:
+        assert session.post("commit").status == 200
+        after = main(lake, "a").load()
+        assert main(lake, "a").rows() == 7
+        assert after["location"] != before["location"]
+        assert after["table-uuid"] != before["table-uuid"]
+
+
+def test_a_table_changed_inside_and_gone_outside_is_a_conflict(lake: Inprocess) -> None:
+    for again in (False, True):
+        main(lake, "a").create()
+        session = Session(lake)
+        session.post("begin")
+        session.engine("a").append_rows(5)
+        assert lake.delete("/v1/lake/namespaces/sales/tables/a").status == 204
+        if again:
+            main(lake, "a").create()
+        refused = session.post("commit")
+        assert refused.status == 409
+        assert [c["entry"] for c in refused.error["conflicts"]] == ["sales.a"]
+
+
+def test_renamed_and_changed_inside_then_moved_under_it(lake: Inprocess) -> None:
+    main(lake, "a").create()
+    session = Session(lake)
+    session.post("begin")
+    session.engine("a").append_rows(5)
+    assert rename(lake, session.address, "a", "b", session.token).status == 204
+    session.engine("b").append_rows(6)
+    main(lake, "other").create()
+    assert session.post("commit").status == 200
+    assert main(lake, "b").rows() == 11
+    session.post("begin")
+    session.engine("b").append_rows(5)
+    assert rename(lake, session.address, "b", "a", session.token).status == 204
+    main(lake, "b").append_rows(1)
+    told = session.post("commit")
+    if told.status == 200:
+        assert main(lake, "a").rows() == 17
+    else:
+        assert told.status == 409
+        assert main(lake, "b").rows() == 12
+
+
+def test_a_namespaces_properties_are_merged_one_by_one(lake: Inprocess) -> None:
+    path = "namespaces/sales/properties"
+    lake.post(f"/v1/lake/{path}", {"updates": {"a": "0", "b": "0"}})
+    for inside, outside, status in (
+        ({"a": "1"}, {"b": "1"}, 200),
+        ({"a": "2"}, {"a": "2"}, 200),
+        ({"a": "3"}, {"a": "4"}, 409),
+    ):
+        session = Session(lake)
+        session.post("begin")
+        assert lake.post(f"/v1/{session.address}/{path}", {"updates": inside}, token=session.token).status == 200
+        assert lake.post(f"/v1/lake/{path}", {"updates": outside}).status == 200
+        assert session.post("commit").status == status
+    assert lake.get("/v1/lake/namespaces/sales").body["properties"] == {"a": "4", "b": "1"}
+
+
+# --- durability, and what a refused write leaves ----------------------------------------------------------------------
+
+
+def test_every_folder_above_a_metadata_file_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that somebody else made a moment ago: its name is durable only once the folder above it is synced."""
+    volume = LocalVolume(tmp_path)
+    synced: list[Path] = []
+    monkeypatch.setattr("icefield.volume.local._sync_folder", synced.append)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    volume.write_new({f"{volume.root}/a/b/c/file": b"x"})
+    assert set(synced) == {tmp_path, tmp_path / "a", tmp_path / "a/b", tmp_path / "a/b/c"}
+    synced.clear()
+    volume.write_new({f"{volume.root}/a/b/c/other": b"x"})
+    assert synced == [tmp_path / "a/b/c"], "what is durable stays so"
+    synced.clear()
+    volume.make_folder(f"{volume.root}/d/e")
+    assert set(synced) == {tmp_path, tmp_path / "d"}
+
+
+def test_what_was_written_for_a_statement_that_returned_meanwhile_is_queued(lake: Inprocess, volume: Counting) -> None:
+    main(lake, "orders").create()
+    session = Session(lake)
+    transaction = session.post("begin").body["transaction"]
+    statement = session.post("statements").body["statement"]
+    engine = session.engine("orders")
+    meta = engine.load()
+    written: list[str] = []
+    original = volume.write_new
+
+    def meanwhile(files: dict[str, bytes]) -> None:
+        volume.write_new = original  # type: ignore[method-assign]
+        original(files)
+        written.extend(files)
+        lake.delete(f"/api/v1/sessions/{session.id}/statements/{statement}", token=session.token)
+
+    volume.write_new = meanwhile  # type: ignore[method-assign]
+    assert engine.append_rows(3, meta=meta).status == 400
+    queued = {each["location"] for each in lake.get("/api/v1/repos/lake/deletions").body["files"]}
+    assert written
+    assert all(f"/tx-{transaction}/" in location for location in written)
+    assert set(written) <= queued
+
+
+def test_a_write_that_changes_nothing_leaves_the_statements_view_where_it_is(lake: Inprocess) -> None:
+    session = Session(lake)
+    session.post("statements")
+    namespaces = f"/v1/{session.address}/namespaces"
+    assert lake.post("/v1/lake/namespaces", {"namespace": ["later"]}).status == 200
+    assert lake.post(f"{namespaces}/sales/properties", {"updates": {}}, token=session.token).status == 200
+    assert lake.get(namespaces, token=session.token).body["namespaces"] == [["sales"]]

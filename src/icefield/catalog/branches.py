@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -174,12 +175,11 @@ def merge(
 ) -> dict[str, Any]:
     """Fast-forward where nothing happened on the other side; else entries that changed on one side only; else
     conflicts, all at once. Asked again with the same id it answers the first outcome."""
-    key = f"merge/{repo}/{id_}" if id_ is not None else None
-    if key is not None:
-        with core.store.read() as reader:
-            first = reader.get(OutcomeRecord, key)
-        if first is not None:
-            return outcome_of(first)
+    asked = _Asked(f"merge/{repo}/{id_}" if id_ is not None else None, source, into)
+    with core.store.read() as reader:
+        first = asked.first_outcome(reader)
+    if first is not None:
+        return first
     with core.store.read() as reader:
         target = core.graph.resolve(reader, repo, into)
         theirs = core.graph.resolve(reader, repo, source)
@@ -189,7 +189,7 @@ def merge(
     words = message or f"merge {source} into {into}"
     if dry_run:
         return _dry_run(core, target, theirs)
-    forward = _fast_forward(core, repo, target.name, theirs, key)
+    forward = _fast_forward(core, repo, target.name, theirs, asked)
     if forward is not None:
         return forward
 
@@ -198,16 +198,15 @@ def merge(
     def verb(at: Standing) -> Sequence[Step]:
         head = core.graph.resolve(at.reader, repo, target.name).commit
         if core.graph.is_ancestor(at.reader, theirs.commit, head):
-            steps.clear()
-        else:
-            steps[:] = _merge_steps(core, at.reader, head, theirs.commit, target.name, theirs.name)
+            raise _Settled
+        steps[:] = _merge_steps(core, at.reader, head, theirs.commit, target.name, theirs.name)
         return steps
 
     outcome: dict[str, Any] = {}
 
     def also(writer: StoreWriter, commit: CommitRecord) -> None:
         outcome.update(result="merged", commit=commit.id, conflicts=[])
-        _record(core, writer, key, outcome)
+        asked.record(core, writer, outcome)
 
     try:
         land(
@@ -222,9 +221,40 @@ def merge(
             merged=theirs.commit,
             also=also,
         )
+    except _Settled:
+        settled = _fast_forward(core, repo, target.name, theirs, asked)
+        assert settled is not None, "a branch never moves back"
+        return settled
     except CommitConflict as conflict:
         raise CommitConflict(f"cannot merge {source} into {into}: {conflict.message}", conflict.conflicts) from None
     return outcome
+
+
+class _Settled(Exception):
+    """Somebody else merged this very commit while we were about to: there is nothing left to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A merge by the id that it is asked for again with."""
+
+    key: str | None
+    source: str
+    into: str
+
+    def first_outcome(self, reader: StoreReader) -> dict[str, Any] | None:
+        record = reader.get(OutcomeRecord, self.key) if self.key is not None else None
+        if record is None:
+            return None
+        outcome = outcome_of(record)
+        if [self.source, self.into] != outcome.pop("asked"):
+            raise BadRequest("this id was used for a merge of other branches: every merge needs its own", field="id")
+        return outcome
+
+    def record(self, core: Core, writer: StoreWriter, outcome: Mapping[str, Any]) -> None:
+        if self.key is not None:
+            told = msgspec.json.encode({**outcome, "asked": [self.source, self.into]}).decode()
+            writer.put(OutcomeRecord(self.key, told, core.clock.now_ms()))
 
 
 def _dry_run(core: Core, target: Resolved, theirs: Resolved) -> dict[str, Any]:
@@ -238,9 +268,13 @@ def _dry_run(core: Core, target: Resolved, theirs: Resolved) -> dict[str, Any]:
     return {"result": "merged", "commit": None, "conflicts": [], "entries": names}
 
 
-def _fast_forward(core: Core, repo: str, into: str, theirs: Resolved, key: str | None) -> dict[str, Any] | None:
+def _fast_forward(core: Core, repo: str, into: str, theirs: Resolved, asked: _Asked) -> dict[str, Any] | None:
     """Moves the head along, or says that there is nothing to do; None if the branches have parted."""
+    _read_ahead(core, repo, into, theirs)
     with core.tickets.hold(repo, into), core.store.write() as writer:
+        first = asked.first_outcome(writer)
+        if first is not None:
+            return first
         target = core.graph.resolve(writer, repo, into)
         if core.graph.is_ancestor(writer, theirs.commit, target.commit):
             outcome = {"result": "nothing-to-do", "commit": target.commit.id, "conflicts": []}
@@ -253,8 +287,19 @@ def _fast_forward(core: Core, repo: str, into: str, theirs: Resolved, key: str |
             outcome = {"result": "fast-forward", "commit": theirs.commit.id, "conflicts": []}
         else:
             return None
-        _record(core, writer, key, outcome)
+        asked.record(core, writer, outcome)
         return outcome
+
+
+def _read_ahead(core: Core, repo: str, into: str, theirs: Resolved) -> None:
+    """Nobody else can write while the head moves along, so what that needs of files is read before."""
+    with core.store.read() as reader:
+        target = core.graph.resolve(reader, repo, into)
+        if not core.graph.is_ancestor(reader, target.commit, theirs.commit):
+            return
+    for _, entry in tree_diff(core.graph.tree(target.commit), core.graph.tree(theirs.commit)).values():
+        if entry is not None and entry.kind is EntryKind.TABLE and entry.metadata_location is not None:
+            core.metadata.load(entry.metadata_location)
 
 
 def _renew(core: Core, writer: StoreWriter, ref_id: str, entry: Entry | None) -> None:
@@ -268,9 +313,10 @@ def _merge_steps(
     ours_tree, theirs_tree = core.graph.tree(ours), core.graph.tree(theirs)
     bases = core.graph.merge_bases(reader, ours, theirs)
     base = core.graph.tree(bases[0])  # every repo begins with one commit, so there is always a base
-    unsettled = _disputed(core, bases)
-    our_changes = tree_diff(base, ours_tree)
-    their_changes = tree_diff(base, theirs_tree)
+    between = _merged_bases(core, reader, bases)
+    unsettled = _disputed(core, bases) if between is None else set()
+    our_changes = _since(base, between or {}, ours_tree)
+    their_changes = _since(base, between or {}, theirs_tree)
     merged = merge_trees(our_changes, their_changes, our_name=our_name, their_name=their_name)
     conflicts = [*merged.conflicts, *_criss_cross(unsettled, ours_tree, theirs_tree, merged.conflicts)]
     if conflicts:
@@ -283,6 +329,31 @@ def _merge_steps(
         word = "drop" if entry is None else ("create" if ours_tree.get(key) is None else "change")
         steps.append(Step(Change(word, {key: entry}), metadata=metadata))
     return steps
+
+
+def _merged_bases(core: Core, reader: StoreReader, bases: Sequence[CommitRecord]) -> dict[Key, Entry | None] | None:
+    """Two best bases make one where they merge by themselves: both sides hold that merge, and nothing ever takes a
+    change back. Answers what it changes in the first of them; None if there is no such base."""
+    if len(bases) == 1:
+        return {}
+    if len(bases) > 2:
+        return None
+    before = core.graph.merge_bases(reader, *bases)
+    if len(before) != 1:
+        return None
+    trunk, first, second = (core.graph.tree(commit) for commit in (before[0], *bases))
+    merged = merge_trees(tree_diff(trunk, first), tree_diff(trunk, second))
+    return None if merged.conflicts else merged.changes
+
+
+def _since(base: Tree, between: Mapping[Key, Entry | None], tree: Tree) -> dict[Key, tuple[Entry | None, Entry | None]]:
+    """What the tree changed since the base with what lies between laid over it."""
+    changes = {key: change for key, change in tree_diff(base, tree).items() if key not in between}
+    for key, before in between.items():
+        now = tree.get(key)
+        if now != before:
+            changes[key] = (before, now)
+    return changes
 
 
 def _disputed(core: Core, bases: Sequence[CommitRecord]) -> set[Key]:
@@ -305,11 +376,6 @@ def _criss_cross(disputed: set[Key], ours: Tree, theirs: Tree, known: Sequence[C
             )
             found.append(Conflict(key_name(key), "criss-cross", message))
     return found
-
-
-def _record(core: Core, writer: StoreWriter, key: str | None, outcome: Mapping[str, Any]) -> None:
-    if key is not None:
-        writer.put(OutcomeRecord(key, msgspec.json.encode(dict(outcome)).decode(), core.clock.now_ms()))
 
 
 __all__ = ["create_ref", "create_repo", "diff", "drop_ref", "log", "merge", "refs", "repos"]

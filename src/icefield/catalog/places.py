@@ -8,13 +8,13 @@ lake@~<session>         a session's symbolic ref: a branch or, after BEGIN, a tr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from icefield.graph.tree import TreeView
 from icefield.model.errors import BadRequest, CommitConflict, ReadOnly, Unauthorized, WrongState
-from icefield.model.names import Address
+from icefield.model.names import Address, Identifier
 from icefield.store.port import StoreReader
 from icefield.store.records import CommitRecord, SessionRecord
 from icefield.transaction import ranges, transactions
@@ -24,6 +24,7 @@ from icefield.transaction.load_tokens import PREFIX, LoadToken, seal, unseal
 from icefield.transaction.ranges import Scope
 from icefield.transaction.served import Overlaid
 from icefield.transaction.sessions import Seen, Sessions, in_flight
+from icefield.transaction.steps import Seen as SeenByStatement
 from icefield.transaction.steps import Verb
 
 
@@ -44,6 +45,10 @@ class Place:
     transaction: str | None = None
     token: LoadToken | None = None
     """The load that a call on a session address belongs to, where the client says so."""
+
+    def at(self, commit: CommitRecord) -> Place:
+        """The same place as it was at this commit."""
+        return replace(self, commit=commit, view=self.core.graph.tree(commit))
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -126,20 +131,23 @@ class Place:
                 raise
             # 409 is a question to Java: it would validate at the weaker level it was served and post again.
             raise SessionConflict(conflict) from conflict
-        if self.session is not None:
+        if self.session is not None and (landed.steps or table_commit):
+            # What changed nothing leaves the statement where it stands; a table commit asked again must see itself.
             self.sessions.moved_by_own_commit(self.session, landed.commit)
         return landed
 
-    def _seen(self) -> Callable[[str], int | None]:
+    def _seen(self) -> SeenByStatement:
         """The snapshot each table has in the view that the session's statement reads."""
         view, metadata = self.view, self.core.metadata
 
-        def seen(entry_id: str) -> int | None:
-            for _, entry in view.items():
-                if entry.id == entry_id and entry.metadata_location is not None:
-                    current = metadata.load(entry.metadata_location).get("current-snapshot-id")
-                    return None if current == -1 else current
-            return None
+        def seen(identifier: Identifier, entry_id: str) -> int | None:
+            entry = view.get(identifier)
+            if entry is None or entry.id != entry_id:  # renamed in between
+                entry = next((each for _, each in view.items() if each.id == entry_id), None)
+            if entry is None or entry.metadata_location is None:
+                return None
+            current = metadata.load(entry.metadata_location).get("current-snapshot-id")
+            return None if current == -1 else current
 
         return seen
 

@@ -16,7 +16,7 @@ from icefield.model.conflicts import Conflict
 from icefield.model.entries import Entry, EntryKind
 from icefield.model.errors import AlreadyExists, BadRequest, CommitConflict, NoSuchTable
 from icefield.model.names import Identifier, Namespace, check_level
-from icefield.store.records import OutcomeRecord
+from icefield.store.records import CommitRecord, LandedRecord, OutcomeRecord, RangeRecord
 from icefield.transaction.changes import Change, TableWords
 from icefield.transaction.metadata_files import encode
 from icefield.transaction.served import METADATA_PATH, metadata_folder
@@ -78,9 +78,18 @@ def create(place: Place, namespace: Namespace, request: dict[str, Any]) -> Loade
     validate_create(request)
     identifier = Identifier(namespace, request["name"])
     check_level(identifier.name, "name")
+    if request.get("location") is not None and place.view.get(identifier) is not None:
+        # The verb asks as well. Asked first, a creation sent twice does not stumble over the folder that it made.
+        raise AlreadyExists(f"Table already exists: {identifier}")
     entry_id, table_uuid = place.core.randomness.uuid(), place.core.randomness.uuid()
     location = _place_table(place, identifier, entry_id, request.get("location"))
-    metadata = new_table(request, table_uuid=table_uuid, location=location, now_ms=place.core.clock.now_ms())
+    properties = place.overlaid.without_echo(request.get("properties") or {}, {}, location)
+    metadata = new_table(
+        {**request, "properties": properties},
+        table_uuid=table_uuid,
+        location=location,
+        now_ms=place.core.clock.now_ms(),
+    )
     _check_paths(place, metadata)
     if request.get("stage-create"):
         return _stage_create(place, identifier, entry_id, metadata)
@@ -128,6 +137,7 @@ def commit(place: Place, commits: Sequence[TableCommit]) -> list[LoadedTable]:
     if len(set(named)) != len(named):
         twice = next(i for i in named if named.count(i) > 1)
         raise BadRequest(f"table {twice} is named twice: put all its updates in one change", field="table-changes")
+    commits = [_in_plain_words(each) for each in commits]
     for each in commits:
         _check_updates(place, each)
 
@@ -144,6 +154,8 @@ def commit(place: Place, commits: Sequence[TableCommit]) -> list[LoadedTable]:
             except CommitConflict as error:
                 failure = failure or error
                 conflicts.extend(error.conflicts or [Conflict(str(each.identifier), "conflict", error.message)])
+        if failure is not None and _landed_together(at, commits):
+            return []
         if failure is not None:
             message = failure.message if len(conflicts) == 1 else "; ".join(c.message for c in conflicts)
             raise CommitConflict(message, conflicts)
@@ -151,29 +163,55 @@ def commit(place: Place, commits: Sequence[TableCommit]) -> list[LoadedTable]:
 
     message = "commit to " + ", ".join(str(i) for i in named[:5]) + (" …" if len(named) > 5 else "")
     operation = "commit-transaction" if len(commits) > 1 else "commit-table"
-    place.write(verb, message=message, operation=operation, table_commit=True)
-    after = reopened(place)
+    landed = place.write(verb, message=message, operation=operation, table_commit=True)
+    # What landed is answered as it landed. The newest state may lack a table by now, and a client that hears 404
+    # deletes the files it wrote, which history names.
+    after = reopened(place) if landed is None else place.at(landed.commit)
     return [load(after, identifier) for identifier in named]
+
+
+def _landed_together(at: Standing, commits: Sequence[TableCommit]) -> bool:
+    """The retry law for changes that carry no snapshot: they landed if the commit did that their neighbour's snapshot
+    landed with. Without it a client that asks again hears of a conflict, and deletes what it wrote."""
+    if at.scope.transaction is not None:
+        return False
+    for each in commits:
+        entry = at.view.get(each.identifier)
+        for snapshot, digest in snapshot_digests(each.updates).items():
+            landed = at.reader.get(LandedRecord, entry.id, at.scope.ref, int(snapshot)) if entry is not None else None
+            commit = at.reader.get(CommitRecord, landed.commit) if landed is not None else None
+            if landed is None or commit is None or landed.digest != digest:
+                return False
+            names = {line["name"] for line in msgspec.json.decode(commit.details).get("entries", ())}
+            return names == {str(other.identifier) for other in commits}
+    return False
 
 
 def _commit_new(place: Place, at: Standing, said: TableCommit) -> Step:
     """The commit that makes a staged table (Spark's CREATE TABLE … AS SELECT)."""
     identifier = said.identifier
+    check_level(identifier.name, "name")
     existing = at.view.get(identifier)
     assigned = next((u.get("uuid") for u in said.updates if u.get("action") == "assign-uuid"), None)
     with place.core.store.read() as reader:
         record = reader.get(OutcomeRecord, _staged_key(str(assigned)))
     staged: Mapping[str, Any] = msgspec.json.decode(record.outcome) if record is not None else {}
+    digests = snapshot_digests(said.updates)
     if existing is not None:
-        if staged and existing.id == staged["entry"]:
+        landed = {snapshot: at.posted(existing.id, int(snapshot)) for snapshot in digests}
+        if staged and existing.id == staged["entry"] and landed == digests:
             return Step(Change("create", {}), answered=True)  # the same creation, asked again: it has landed
         raise AlreadyExists(f"Table already exists: {identifier}")
+    if staged and at.reader.find(RangeRecord, entry=staged["entry"]):
+        # An entry that landed has ranges. Made again it would be two tables with one id, or one risen from the dead.
+        message = f"table {identifier} was created by this commit before, and dropped or renamed since: create it anew"
+        raise CommitConflict(message, [Conflict(str(identifier), "created-before", message)])
     namespaces.require(at, identifier.namespace)
     failed = failed_requirements(None, said.requirements)
     if failed:
         raise CommitConflict(
             f"table {identifier}: {failed[0].message}",
-            [Conflict(str(identifier), "requirement-failed", f.message) for f in failed],
+            [Conflict(str(identifier), "requirement-failed", f"table {identifier}: {f.message}") for f in failed],
         )
     entry_id = staged.get("entry") or place.core.randomness.uuid()
     asked = next((u.get("location") for u in said.updates if u.get("action") == "set-location"), None)
@@ -189,7 +227,7 @@ def _commit_new(place: Place, at: Standing, said: TableCommit) -> Step:
     metadata = apply_updates(None, updates, now_ms=place.core.clock.now_ms())
     _check_paths(place, metadata)
     _make_folders(place, metadata)
-    return _creation(place, at, identifier, entry_id, metadata, snapshot_digests(said.updates))
+    return _creation(place, at, identifier, entry_id, metadata, digests)
 
 
 def _creation(
@@ -293,6 +331,11 @@ def _place_table(place: Place, identifier: Identifier, entry_id: str, asked: str
         raise BadRequest(f"location {asked} must lie below this server's volume {volume.root}", field="location")
     if volume.exists(location):
         raise BadRequest(f"location {asked} exists already: two tables never share a folder", field="location")
+    above = location.rpartition("/")[0]
+    while volume.holds(above):
+        if volume.exists(f"{above}/metadata") and volume.exists(f"{above}/data"):
+            raise BadRequest(f"location {asked} lies in another table's folder, {above}", field="location")
+        above = above.rpartition("/")[0]
     return location
 
 
@@ -306,11 +349,35 @@ def _check_paths(place: Place, metadata: dict[str, Any]) -> None:
         )
 
 
+_OTHER_NAMES = {"set-properties": ("updated", "updates"), "remove-properties": ("removed", "removals")}
+"""Fields that had another name once, by action."""
+
+
+def _in_plain_words(said: TableCommit) -> TableCommit:
+    """Java takes actions in any case, and fields by their old names. One spelling from here on, so that no check is
+    passed by another one."""
+    updates = [_lower(update, "action") for update in said.updates]
+    for number, update in enumerate(updates):
+        old, new = _OTHER_NAMES.get(str(update.get("action")), ("", ""))
+        if old in update and new not in update:
+            updates[number] = {new if key == old else key: value for key, value in update.items()}
+    return TableCommit(said.identifier, [_lower(each, "type") for each in said.requirements], updates)
+
+
+def _lower(document: dict[str, Any], key: str) -> dict[str, Any]:
+    value = document.get(key)
+    return {**document, key: value.lower()} if isinstance(value, str) else document
+
+
 def _check_updates(place: Place, said: TableCommit) -> None:
     for number, update in enumerate(said.updates):
         if not isinstance(update, dict):
             raise BadRequest(f"updates[{number}] must be an object", field=f"updates[{number}]")
-        location = update.get("location") if update.get("action") == "set-location" else None
+        location = None
+        if update.get("action") == "set-location":
+            location = update.get("location")
+            if not isinstance(location, str):
+                raise BadRequest(f"updates[{number}].location must be a text", field=f"updates[{number}].location")
         values = update.get("updates") if update.get("action") == "set-properties" else None
         path = values.get(METADATA_PATH) if isinstance(values, dict) else None
         for field, value in (("location", location), (f"updates.{METADATA_PATH}", path)):

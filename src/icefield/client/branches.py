@@ -11,6 +11,7 @@ from typing import Any, Literal
 from icefield.client.http import Management, segment, until_answered
 from icefield.client.lease import OUTCOME_SECONDS
 from icefield.model.conflicts import Conflict
+from icefield.model.errors import CommitConflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Diff(Sequence[Change]):
 @dataclass(frozen=True, slots=True)
 class Merged:
     result: str
-    """``merged``, ``fast-forward`` or ``nothing-to-do``"""
+    """``merged``, ``fast-forward`` or ``nothing-to-do``; of a dry run also ``conflict``"""
     commit: str
     conflicts: tuple[Conflict, ...] = ()
     """Of a dry run; else conflicts are raised."""
@@ -147,21 +148,22 @@ def diff_of(server: Management, repo: str, start: str, end: str) -> Diff:
 
 
 def merge(server: Management, repo: str, source: str, into: str, message: str | None, *, dry_run: bool) -> Merged:
-    """Lands once, however often it has to be asked. Raises ``CommitConflict`` with every conflict."""
+    """Lands once, however often asked. Raises ``CommitConflict`` with every conflict; a dry run lists them."""
     body: dict[str, Any] = {"from": source, "into": into, "id": str(uuid.uuid4())}
     if message is not None:
         body["message"] = message
     if dry_run:
         body["dry-run"] = True
     path = f"/api/v1/repos/{segment(repo)}/merge"
-    answer = until_answered(
-        lambda: server.post(path, body), seconds=OUTCOME_SECONDS, what=f"the merge of {source} into {into}"
-    )
-    conflicts = tuple(
-        Conflict(c.get("entry", ""), c.get("reason", ""), c.get("message", ""), c.get("ours"), c.get("theirs"))
-        for c in answer.get("conflicts") or ()
-    )
-    return Merged(str(answer["result"]), str(answer.get("commit") or ""), conflicts)
+    try:
+        answer = until_answered(
+            lambda: server.post(path, body), seconds=OUTCOME_SECONDS, what=f"the merge of {source} into {into}"
+        )
+    except CommitConflict as error:
+        if not dry_run:
+            raise
+        return Merged("conflict", "", tuple(error.conflicts))
+    return Merged(str(answer["result"]), str(answer.get("commit") or ""))
 
 
 def _commit(told: Mapping[str, Any]) -> Commit:

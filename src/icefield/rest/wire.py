@@ -100,7 +100,7 @@ def page(request: Request, items: Sequence[T], name: Any) -> tuple[Sequence[T], 
     token = request.query.get("pageToken")
     if token:
         try:
-            after = base64.urlsafe_b64decode(token.encode("ascii")).decode("utf-8")
+            after = base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True).decode("utf-8")
         except (binascii.Error, ValueError, UnicodeEncodeError):
             raise BadRequest("pageToken was not made by this server", field="pageToken") from None
         items = [item for item in items if name(item) > after]

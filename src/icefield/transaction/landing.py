@@ -8,7 +8,8 @@ commit is nobody's conflict: the verb runs again on the newer head and decides t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from icefield.transaction.core import Core
 from icefield.transaction.metadata_files import encode
 from icefield.transaction.ranges import Scope
 from icefield.transaction.served import Overlaid
-from icefield.transaction.steps import Standing, Step, Verb
+from icefield.transaction.steps import Seen, Standing, Step, Verb
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def land(
     principal: str,
     details: dict[str, Any] | None = None,
     strict: bool = False,
-    seen: Callable[[str], int | None] | None = None,
+    seen: Seen | None = None,
     merged: CommitRecord | None = None,
     also: Also | None = None,
     guard: Guard | None = None,
@@ -85,7 +86,7 @@ def land(
             core.volume.write_new({location: content for step in steps for location, content in step.files.items()})
             edit = tree.edit(entries_after(step.change for step in steps)) if steps else None
             try:
-                with core.store.write() as writer:
+                with abandoned_if_refused(core, steps), core.store.write() as writer:
                     if guard is not None:
                         guard(writer)
                     commit = resolved.commit
@@ -105,10 +106,6 @@ def land(
             except HeadMoved:
                 _abandon(core, steps, "attempt that lost the race for the head")
                 continue
-            except IcefieldError:
-                # Refused inside the store transaction, which is undone: what was written is nobody's.
-                _abandon(core, steps, "write that was refused")
-                raise
             _remember(core, steps)
             return Landed(commit, steps)
     raise Unavailable(f"branch {branch} of repo {repo} moves too fast: nothing was changed; ask again")
@@ -171,6 +168,16 @@ def _remember(core: Core, steps: Sequence[Step]) -> None:
                 core.metadata.remember(
                     entry.metadata_location, metadata, len(content) if content is not None else len(encode(metadata))
                 )
+
+
+@contextmanager
+def abandoned_if_refused(core: Core, steps: Sequence[Step]) -> Iterator[None]:
+    """Around a store transaction: where it refuses, and so is undone, what was written for it is nobody's."""
+    try:
+        yield
+    except IcefieldError:
+        _abandon(core, steps, "write that was refused")
+        raise
 
 
 def _abandon(core: Core, steps: Sequence[Step], reason: str) -> None:

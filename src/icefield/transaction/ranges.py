@@ -20,8 +20,8 @@ PARTITION_FIELDS = "partition-field"
 ROWS = "row"
 
 WIDTH = {FIELDS: 1_000, PARTITION_FIELDS: 1_000, ROWS: 1 << 32}
-HIGHEST_FIELD_ID = 2_147_483_447
-"""Iceberg reserves the ids above for metadata columns."""
+HIGHEST = {FIELDS: 2_147_483_447, PARTITION_FIELDS: 2_147_483_647, ROWS: (1 << 63) - 1}
+"""Where ranges end at the latest. Iceberg reserves the field ids above for metadata columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,10 @@ def positions(reader: StoreReader, entry: str, scope: Scope, metadata: dict[str,
     high: dict[str, int] = {}
     for kind, free in first_free(metadata).items():
         record = reader.get(RangeRecord, entry, kind, scope.owner(kind))
-        if record is None or free >= record.high:
+        if record is None or (free >= record.high and record.high < HIGHEST[kind]):
             return None
-        following[kind] = max(record.low, free)
+        # Where a kind's ids are used up, the range is empty: whatever is taken from there is a conflict.
+        following[kind] = max(record.low, min(free, HIGHEST[kind]))
         high[kind] = record.high
     return Positions(following, high)
 
@@ -91,11 +92,9 @@ def ensure(writer: StoreWriter, entry: str, scope: Scope, metadata: dict[str, An
 def _allocate(writer: StoreWriter, entry: str, kind: str, owner: str, free: int, *, before: RangeRecord | None) -> None:
     top_record = writer.get(RangeTopRecord, entry, kind)
     top = top_record.top if top_record is not None else 0
-    low = max(free, top)
+    low = min(max(free, top), HIGHEST[kind])
     used = free - before.low if before is not None else 0
-    width = max(WIDTH[kind], 2 * used if used > WIDTH[kind] else 0)
-    if kind == FIELDS:
-        width = min(width, HIGHEST_FIELD_ID - low)
+    width = min(max(WIDTH[kind], 2 * used if used > WIDTH[kind] else 0), HIGHEST[kind] - low)
     writer.put(RangeRecord(entry, kind, owner, low, low + width))
     writer.put(RangeTopRecord(entry, kind, low + width))
 

@@ -51,15 +51,28 @@ class Overlaid:
 
     def take_out(self, updates: list[dict[str, Any]], own: Mapping[str, str], location: str) -> list[dict[str, Any]]:
         """The client's updates without what only came back because we had laid it over."""
-        laid = self.properties(own, location)
         kept: list[dict[str, Any]] = []
         for update in updates:
             values = update.get("updates") if update.get("action") == "set-properties" else None
-            if isinstance(values, dict) and MARKER in values:
-                mine = {k: v for k, v in values.items() if k != MARKER and (laid.get(k) != v or own.get(k) == v)}
-                update = {**update, "updates": mine}
+            if isinstance(values, dict):
+                update = {**update, "updates": self.without_echo(values, own, location)}
             kept.append(update)
         return kept
+
+    def without_echo(self, values: Mapping[str, Any], own: Mapping[str, str], location: str) -> dict[str, Any]:
+        """The properties a client sends, without what it was served as one of a table's. That may be another table
+        (CREATE TABLE … LIKE), whose paths are then recognised by the transaction's folder they end in."""
+        if MARKER not in values:
+            return dict(values)
+        laid = self.properties(own, location)
+        folder = transaction_folder(self.transaction) if self.transaction is not None else None
+
+        def ours(key: str, value: Any) -> bool:
+            if key in (DATA_PATH, METADATA_PATH) and folder is not None and str(value).endswith(f"/{folder}"):
+                return True
+            return key == MARKER or (laid.get(key) == value and own.get(key) != value)
+
+        return {key: value for key, value in values.items() if not ours(key, value)}
 
 
 def transaction_folder(transaction: str) -> str:

@@ -8,6 +8,7 @@ never marked follows its branch's head load by load.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -22,6 +23,7 @@ from icefield.model.conflicts import Conflict
 from icefield.model.errors import (
     BadRequest,
     CommitConflict,
+    NoSuchRef,
     NoSuchSession,
     NoSuchTransaction,
     ReadOnly,
@@ -148,7 +150,17 @@ class Sessions:
         """Ends every session whose lease ran out; how many."""
         with self._core.store.read() as reader:
             late = reader.find(SessionRecord, closed=False, at_most=("expires_ms", self._core.clock.now_ms() - 1))
-        return sum(self.expire(session) for session in late)
+        return sum(self._expire_if_can_be(session) for session in late)
+
+    def _expire_if_can_be(self, session: SessionRecord) -> bool:
+        """One session that cannot be ended does not keep the others alive."""
+        try:
+            return self.expire(session)
+        except NoSuchSession:
+            return False  # it was closed in between
+        except Exception:
+            log.exception("session %s: its lease ran out, and it could not be ended", session.id)
+            return False
 
     def count_open(self) -> int:
         with self._core.store.read() as reader:
@@ -253,8 +265,7 @@ class Sessions:
             if now.transaction is None:
                 return now
             self._roll_back(writer, now)
-            head = self._core.graph.resolve(writer, now.repo, now.ref).commit
-            return replace(now, transaction=None, epoch=now.epoch + 1, view=head.seq)
+            return replace(now, transaction=None, epoch=now.epoch + 1, view=self._newest_view(writer, now))
 
         self._change(session.id, back)
 
@@ -311,8 +322,7 @@ class Sessions:
             }
             text = msgspec.json.encode(outcome).decode()
             writer.put(OutcomeRecord(transactions.outcome_key(transaction), text, self._core.clock.now_ms()))
-            head = self._core.graph.resolve(writer, now.repo, now.ref).commit
-            return replace(now, transaction=None, epoch=now.epoch + 1, view=head.seq)
+            return replace(now, transaction=None, epoch=now.epoch + 1, view=self._newest_view(writer, now))
 
         self._change(session.id, end)
 
@@ -362,7 +372,9 @@ class Sessions:
                 return now
             return replace(now, view=commit.seq)
 
-        self._change(session.id, move)
+        # A session that ended meanwhile has no view to move, and its commit has landed all the same.
+        with contextlib.suppress(NoSuchSession):
+            self._change(session.id, move)
 
     def describe(self, session: SessionRecord) -> dict[str, Any]:
         seen = self.see(session)
@@ -397,6 +409,13 @@ class Sessions:
             return replace(now, epoch=now.epoch + 1) if new_epoch else now
 
         self._change(session.id, run)
+
+    def _newest_view(self, reader: StoreReader, session: SessionRecord) -> int:
+        """The head of the session's ref; where the ref is gone, what it saw last, until it is checked out elsewhere."""
+        try:
+            return self._core.graph.resolve(reader, session.repo, session.ref).commit.seq
+        except NoSuchRef:
+            return session.view
 
     def _roll_back(self, writer: StoreWriter, session: SessionRecord) -> None:
         if session.transaction is not None:

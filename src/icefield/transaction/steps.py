@@ -11,10 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icefield.graph.tree import TreeView
+from icefield.model.names import Identifier
 from icefield.store.port import StoreReader
 from icefield.transaction.changes import Change
 from icefield.transaction.ranges import Scope
 from icefield.transaction.served import Overlaid
+
+Seen = Callable[[Identifier, str], int | None]
+"""A table's name at the head, its entry -> the snapshot that the statement's view has of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,8 @@ class Standing:
     taken: Callable[[str, int], bool]
     """The ids law: (entry, snapshot id) -> has it landed on any ref? One id never names two contents."""
     strict: bool = False
-    seen: Callable[[str], int | None] | None = None
-    """For strict writes: entry -> the snapshot that the statement's view has of it."""
+    seen: Seen | None = None
+    """For strict writes."""
 
 
 @dataclass(frozen=True, slots=True)

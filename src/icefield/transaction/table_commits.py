@@ -133,7 +133,13 @@ def _apply(
         raise CommitConflict(
             f"table {identifier}: {others[0].message}",
             [
-                Conflict(str(identifier), "requirement-failed", f.message, _text(f.expected), _text(f.actual))
+                Conflict(
+                    str(identifier),
+                    "requirement-failed",
+                    f"table {identifier}: {f.message}",
+                    _text(f.expected),
+                    _text(f.actual),
+                )
                 for f in failed
             ],
         )
@@ -168,7 +174,7 @@ def _apply(
 
 def _check_strict(at: Standing, identifier: Identifier, entry: Entry, head: dict[str, Any]) -> None:
     assert at.seen is not None
-    seen, current = at.seen(entry.id), head.get("current-snapshot-id")
+    seen, current = at.seen(identifier, entry.id), head.get("current-snapshot-id")
     if seen != (None if current == -1 else current):
         raise _conflict(
             identifier,
@@ -184,14 +190,15 @@ def _row_ids_taken(head: dict[str, Any], updates: Updates, where: Positions) -> 
     """Row ids below the ref's position belong to somebody else, even where the file's own counter is lower."""
     if head["format-version"] < 3 or ROWS not in where.next:
         return False
+    taken = False
     for update in updates:
         if update.get("action") == "add-snapshot" and isinstance(update.get("snapshot"), dict):
             first = update["snapshot"].get("first-row-id")
             added = update["snapshot"].get("added-rows") or 0
             if type(first) is not int or type(added) is not int:
                 return False  # apply_updates names what is wrong with it
-            return first < where.next[ROWS] or first + added > where.high[ROWS]
-    return False
+            taken = taken or first < where.next[ROWS] or first + added > where.high[ROWS]
+    return taken
 
 
 def _check_ids(identifier: Identifier, head: dict[str, Any], applied: dict[str, Any], where: Positions) -> None:

@@ -118,7 +118,7 @@ def stage(
                 return ()
             files = {location: content for step in steps for location, content in step.files.items()}
             core.volume.write_new(files)
-            with core.store.write() as writer:
+            with landing.abandoned_if_refused(core, steps), core.store.write() as writer:
                 if guard is not None:
                     guard(writer)
                 moved = replace(opened.record, version=opened.record.version + 1)
@@ -272,6 +272,7 @@ def merge_overlay(core: Core, opened: Opened, at: Standing) -> list[Step]:
             ours[key] = (before, entry)
     head = at.view
     assert isinstance(head, Tree)
+    _check_branch(core, opened, at)
     theirs = tree_diff(base, head)
     conflicts: list[Conflict] = []
     steps: list[Step] = []
@@ -287,7 +288,7 @@ def merge_overlay(core: Core, opened: Opened, at: Standing) -> list[Step]:
         # Somebody else changed this very table since our base: what was said is applied again on what is there now.
         assert isinstance(key, Identifier)
         replayed.add(key)
-        outcome = _replay(core, opened, at, key, current)
+        outcome = _replay(core, opened, at, key, before, current)
         if isinstance(outcome, Conflict):
             conflicts.append(outcome)
         else:
@@ -324,7 +325,20 @@ def _taken_meanwhile(opened: Opened, at: Standing, after: Mapping[Key, Entry | N
     ]
 
 
-def _replay(core: Core, opened: Opened, at: Standing, key: Identifier, current: Entry) -> Step | Conflict:
+def _check_branch(core: Core, opened: Opened, at: Standing) -> None:
+    """A branch that was dropped and made again elsewhere is another one: what it lacks of our base was not dropped."""
+    name = opened.record.ref
+    head = core.graph.resolve(at.reader, at.repo, name).commit
+    if not core.graph.is_ancestor(at.reader, opened.base, head):
+        message = (
+            f"branch {name} was dropped and made again since transaction {opened.record.id} began: it is another one"
+        )
+        raise CommitConflict(message, [Conflict(name, "another-branch", message)])
+
+
+def _replay(
+    core: Core, opened: Opened, at: Standing, key: Identifier, before: Entry, current: Entry
+) -> Step | Conflict:
     words = [c.words for c in opened.staged if c.words is not None and c.words.entry == current.id]
     name = _name_of(at.view, key, current.id)
     said = TableWords(
@@ -341,6 +355,14 @@ def _replay(core: Core, opened: Opened, at: Standing, key: Identifier, current: 
             f"table {name} was changed on branch {opened.record.ref} since the transaction began, and the "
             "transaction's own change depends on the rows it read",
         )
+    clobbered = _clobbered(core, before, current, said.updates)
+    if clobbered is not None:
+        return Conflict(
+            str(name),
+            "both-changed",
+            f"table {name}: {clobbered} was changed on branch {opened.record.ref} since the transaction began, and the "
+            "transaction changes it too",
+        )
     try:
         step = commit_table(core, at, name, said.updates, said.requirements)
     except CommitConflict as error:
@@ -349,6 +371,41 @@ def _replay(core: Core, opened: Opened, at: Standing, key: Identifier, current: 
         return snapshot_taken(name, next(iter(said.digests)))
     # The digests that a retry is recognised by are those of what the client posted into the overlay.
     return replace(step, change=replace(step.change, words=replace(step.change.words, digests=said.digests)))
+
+
+_SETS = {
+    "set-current-schema": "current-schema-id",
+    "set-default-spec": "default-spec-id",
+    "set-default-sort-order": "default-sort-order-id",
+    "set-location": "location",
+}
+"""Action -> the one value it sets, whatever that was before."""
+
+
+def _clobbered(core: Core, before: Entry, current: Entry, updates: Sequence[dict[str, Any]]) -> str | None:
+    """What the words would overwrite unseen. A client asserts what it read of a table only in part: its properties
+    never, and nothing at all when it replaces the table."""
+    assert before.metadata_location is not None
+    assert current.metadata_location is not None
+    old, new = core.metadata.load(before.metadata_location), core.metadata.load(current.metadata_location)
+    old_properties, new_properties = old.get("properties") or {}, new.get("properties") or {}
+    wanted: dict[str, Any] = {}
+    for update in updates:
+        action = update.get("action")
+        if action == "set-properties":
+            wanted |= update["updates"]
+        elif action == "remove-properties":
+            wanted |= dict.fromkeys(update["removals"])
+        elif action == "remove-snapshot-ref":
+            name = update["ref-name"]
+            if (old.get("refs") or {}).get(name) != (new.get("refs") or {}).get(name):
+                return f"snapshot ref {name}"
+        elif action in _SETS and old.get(_SETS[action]) != new.get(_SETS[action]):
+            return _SETS[action]
+    for key, value in wanted.items():
+        if old_properties.get(key) != new_properties.get(key) != value:
+            return f"property {key}"
+    return None
 
 
 def _first_requirements(words: Sequence[TableWords]) -> list[dict[str, Any]]:

@@ -10,6 +10,9 @@ from urllib.parse import urlsplit
 from icefield.volume.port import FileExists, FileTooLarge, NoSuchFile
 
 TEMPORARY_PREFIX = ".icefield-"
+MAX_NAME_BYTES = 255
+MAX_PATH_BYTES = 3_500
+"""Linux takes 4,096; the rest is for the names of what lies in it."""
 
 
 class LocalVolume:
@@ -17,6 +20,8 @@ class LocalVolume:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
+        self._durable: set[Path] = {self._folder}
+        """Folders whose place in the folder above is synced for certain."""
         self.root = "file://" + str(self._folder)
 
     def path_of(self, location: str) -> Path:
@@ -27,7 +32,7 @@ class LocalVolume:
 
     def holds(self, location: str) -> bool:
         path = local_path(location)
-        if path is None or ".." in path.parts:
+        if path is None or ".." in path.parts or not _can_be(path):
             return False
         # A symlink on the way could lead out of the root: judge where the path really ends up.
         return Path(os.path.realpath(path)).is_relative_to(self._folder)
@@ -39,10 +44,11 @@ class LocalVolume:
         written: list[tuple[Path, Path]] = []
         linked: list[Path] = []
         folders: set[Path] = set()
+        fresh: set[Path] = set()
         try:
             for location, content in files.items():
                 path = self.path_of(location)
-                folders |= _make_folders(path.parent)
+                fresh |= self._make_folders(path.parent)
                 folders.add(path.parent)
                 temporary = path.parent / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}.tmp"
                 written.append((temporary, path))
@@ -61,8 +67,18 @@ class LocalVolume:
         finally:
             for temporary, _ in written:
                 temporary.unlink(missing_ok=True)
-        for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True):
+        self._sync(folders, fresh)
+
+    def _make_folders(self, folder: Path) -> set[Path]:
+        """Makes the folder; returns it and those above it that may not be durable. One that is there already may have
+        been made a moment ago, by another thread or an engine, and be synced by nobody."""
+        folder.mkdir(parents=True, exist_ok=True)
+        return {at for at in (folder, *folder.parents) if at.is_relative_to(self._folder)} - self._durable
+
+    def _sync(self, folders: set[Path], fresh: set[Path]) -> None:
+        for folder in sorted(folders | {at.parent for at in fresh}, key=lambda f: len(f.parts), reverse=True):
             _sync_folder(folder)
+        self._durable |= fresh
 
     def read(self, location: str, *, limit: int | None = None) -> bytes:
         path = self.path_of(location)
@@ -79,13 +95,16 @@ class LocalVolume:
         return path is not None and path.exists()
 
     def make_folder(self, location: str) -> None:
-        self.path_of(location).mkdir(parents=True, exist_ok=True)
+        self._sync(set(), self._make_folders(self.path_of(location)))
 
 
 def local_path(location: str) -> Path | None:
     if location.startswith("/"):
         return Path(location)
-    parts = urlsplit(location)
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        return None  # file://[x
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         return None
     # Engines write a table's paths as they got them: nothing is escaped, so nothing is unescaped.
@@ -96,15 +115,12 @@ def local_path(location: str) -> Path | None:
     return Path(raw)
 
 
-def _make_folders(folder: Path) -> set[Path]:
-    """Makes the folder and what is missing above it; returns the folders whose listing changed."""
-    missing: list[Path] = []
-    at = folder
-    while not at.exists():
-        missing.append(at)
-        at = at.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    return {made.parent for made in missing}
+def _can_be(path: Path) -> bool:
+    """Can there be a file of this name: does the system take it, and is what it lies in a folder?"""
+    text = os.fsencode(path)
+    if b"\0" in text or len(text) > MAX_PATH_BYTES or any(len(os.fsencode(p)) > MAX_NAME_BYTES for p in path.parts):
+        return False
+    return next((above.is_dir() for above in path.parents if above.exists()), False)
 
 
 def _write_synced(path: Path, content: bytes) -> None:
