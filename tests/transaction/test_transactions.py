@@ -390,3 +390,30 @@ def test_checkout_moves_an_address_and_tags_are_read_only(lake: Inprocess) -> No
     assert session.engine("orders").append_rows(5).status == 403
     assert session.post("begin").status == 403
     assert session.post("checkout", {"ref": "nowhere"}).status == 404
+
+
+def test_a_snapshot_without_its_manifest_list_is_refused(lake: Inprocess) -> None:
+    main(lake, "orders").create()
+    engine = main(lake, "orders")
+    for location in ("x", "file:///etc/passwd", f"{engine.load()['location']}/metadata/missing.avro", "s3://b/l.avro"):
+        meta = engine.load()
+        snapshot = {**engine.append(meta, 1), "manifest-list": location}
+        refused = engine.post(engine.body(meta, snapshot))
+        assert refused.status == 400
+        assert refused.error["field"] == "updates[0].snapshot.manifest-list"
+    assert engine.rows() == 0
+
+
+def test_a_table_moves_only_to_where_nothing_is(lake: Inprocess) -> None:
+    for table in ("orders", "other"):
+        main(lake, table).create()
+    engine, other = main(lake, "orders"), main(lake, "other").load()["location"]
+    home = engine.load()["location"]
+
+    def move(location: str) -> int:
+        updates = [{"action": "set-location", "location": location}]
+        return int(engine.post({"requirements": [], "updates": updates}).status)
+
+    root = home.rpartition("/lake/")[0]
+    assert [move(place) for place in (other, f"{other}/inside", root, "file:///tmp")] == [400, 400, 400, 400]
+    assert [move(place) for place in (home, f"{root}/elsewhere/orders", home)] == [200, 200, 200]

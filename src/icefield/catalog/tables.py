@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +15,14 @@ from icefield.catalog.places import Place
 from icefield.iceberg.metadata import apply_updates, failed_requirements, new_table, validate_create
 from icefield.model.conflicts import Conflict
 from icefield.model.entries import Entry, EntryKind
-from icefield.model.errors import AlreadyExists, BadRequest, CommitConflict, NoSuchTable
+from icefield.model.errors import AlreadyExists, BadRequest, CommitConflict, NoSuchTable, ReadOnly
 from icefield.model.names import Identifier, Namespace, check_level
 from icefield.store.records import CommitRecord, LandedRecord, OutcomeRecord, RangeRecord
 from icefield.transaction.changes import Change, TableWords
 from icefield.transaction.metadata_files import encode
 from icefield.transaction.served import METADATA_PATH, metadata_folder
 from icefield.transaction.steps import Standing, Step
-from icefield.transaction.table_commits import commit_table, fresh_metadata_location, snapshot_digests
+from icefield.transaction.table_commits import check_lists, commit_table, fresh_metadata_location, snapshot_digests
 
 MAX_TABLES_IN_ONE_COMMIT = 10_000
 
@@ -82,6 +83,7 @@ def create(place: Place, namespace: Namespace, request: dict[str, Any]) -> Loade
         # The verb asks as well. Asked first, a creation sent twice does not stumble over the folder that it made.
         raise AlreadyExists(f"Table already exists: {identifier}")
     entry_id, table_uuid = place.core.randomness.uuid(), place.core.randomness.uuid()
+    _check_creatable(place, identifier)
     location = _place_table(place, identifier, entry_id, request.get("location"))
     properties = place.overlaid.without_echo(request.get("properties") or {}, {}, location)
     metadata = new_table(
@@ -108,11 +110,16 @@ def create(place: Place, namespace: Namespace, request: dict[str, Any]) -> Loade
     return _answer(place, identifier, written[0], metadata)
 
 
-def _stage_create(place: Place, identifier: Identifier, entry_id: str, metadata: dict[str, Any]) -> LoadedTable:
+def _check_creatable(place: Place, identifier: Identifier) -> None:
+    """Before anything is made for it: what is refused later leaves a folder behind, and the location is taken."""
+    if place.scope is None:
+        raise ReadOnly(f"{place.name} is a {place.kind}: it does not change; write to a branch")
+    namespaces.load(place, identifier.namespace)
     if place.view.get(identifier) is not None:
         raise AlreadyExists(f"Table already exists: {identifier}")
-    if place.view.get(identifier.namespace) is None:
-        namespaces.load(place, identifier.namespace)
+
+
+def _stage_create(place: Place, identifier: Identifier, entry_id: str, metadata: dict[str, Any]) -> LoadedTable:
     told = {"entry": entry_id, "location": metadata["location"], "properties": metadata.get("properties") or {}}
     with place.core.store.write() as writer:
         writer.put(
@@ -138,19 +145,22 @@ def commit(place: Place, commits: Sequence[TableCommit]) -> list[LoadedTable]:
         twice = next(i for i in named if named.count(i) > 1)
         raise BadRequest(f"table {twice} is named twice: put all its updates in one change", field="table-changes")
     commits = [_in_plain_words(each) for each in commits]
-    for each in commits:
-        _check_updates(place, each)
+    for number, each in enumerate(commits):
+        with _of_change(number, commits):
+            _check_updates(place, each)
 
     def verb(at: Standing) -> Sequence[Step]:
         steps: list[Step] = []
         conflicts: list[Conflict] = []
         failure: CommitConflict | None = None
-        for each in commits:
+        for number, each in enumerate(commits):
             try:
-                if any(r.get("type") == "assert-create" for r in each.requirements):
-                    steps.append(_commit_new(place, at, each))
-                else:
-                    steps.append(commit_table(place.core, at, each.identifier, each.updates, each.requirements))
+                with _of_change(number, commits):
+                    if any(r.get("type") == "assert-create" for r in each.requirements):
+                        steps.append(_commit_new(place, at, each))
+                    else:
+                        _check_moves(place, at, each)
+                        steps.append(commit_table(place.core, at, each.identifier, each.updates, each.requirements))
             except CommitConflict as error:
                 failure = failure or error
                 conflicts.extend(error.conflicts or [Conflict(str(each.identifier), "conflict", error.message)])
@@ -168,6 +178,19 @@ def commit(place: Place, commits: Sequence[TableCommit]) -> list[LoadedTable]:
     # deletes the files it wrote, which history names.
     after = reopened(place) if landed is None else place.at(landed.commit)
     return [load(after, identifier) for identifier in named]
+
+
+@contextlib.contextmanager
+def _of_change(number: int, commits: Sequence[TableCommit]) -> Iterator[None]:
+    """Of several changes, a refusal says which one is malformed."""
+    try:
+        yield
+    except BadRequest as error:
+        if len(commits) == 1:
+            raise
+        which = f"table-changes[{number}]"
+        field = f"{which}.{error.field}" if error.field is not None else which
+        raise BadRequest(f"{which}, table {commits[number].identifier}: {error.message}", field=field) from None
 
 
 def _landed_together(at: Standing, commits: Sequence[TableCommit]) -> bool:
@@ -223,6 +246,7 @@ def _commit_new(place: Place, at: Standing, said: TableCommit) -> Step:
     updates.append({"action": "set-location", "location": location})
     if assigned is None:
         updates.insert(0, {"action": "assign-uuid", "uuid": place.core.randomness.uuid()})
+    check_lists(place.core, updates)
     updates = at.overlaid.take_out(updates, staged.get("properties") or {}, location)
     metadata = apply_updates(None, updates, now_ms=place.core.clock.now_ms())
     _check_paths(place, metadata)
@@ -326,8 +350,14 @@ def _place_table(place: Place, identifier: Identifier, entry_id: str, asked: str
     if asked is None:
         levels = [_UNSAFE.sub("_", level)[:60] for level in (*identifier.namespace, identifier.name)]
         return "/".join((volume.root, place.repo, *levels[:-1], f"{levels[-1]}-{entry_id[:13].replace('-', '')}"))
-    location = asked.rstrip("/")
-    if not volume.holds(location) or location.rstrip("/") == volume.root:
+    _check_free(place, asked)
+    return asked.rstrip("/")
+
+
+def _check_free(place: Place, asked: str) -> None:
+    """May a table of its own stand there?"""
+    volume, location = place.core.volume, asked.rstrip("/")
+    if not volume.holds(location) or location == volume.root:
         raise BadRequest(f"location {asked} must lie below this server's volume {volume.root}", field="location")
     if volume.exists(location):
         raise BadRequest(f"location {asked} exists already: two tables never share a folder", field="location")
@@ -336,7 +366,18 @@ def _place_table(place: Place, identifier: Identifier, entry_id: str, asked: str
         if volume.exists(f"{above}/metadata") and volume.exists(f"{above}/data"):
             raise BadRequest(f"location {asked} lies in another table's folder, {above}", field="location")
         above = above.rpartition("/")[0]
-    return location
+
+
+def _check_moves(place: Place, at: Standing, said: TableCommit) -> None:
+    """A table may move to where nothing is, and back to where it was made."""
+    entry = at.view.get(said.identifier)
+    if entry is None or entry.metadata_location is None:
+        return
+    for update in said.updates:
+        if update.get("action") == "set-location":
+            location = str(update["location"]).rstrip("/")
+            if location not in (entry.location, place.core.metadata.load(entry.metadata_location)["location"]):
+                _check_free(place, location)
 
 
 def _check_paths(place: Place, metadata: dict[str, Any]) -> None:

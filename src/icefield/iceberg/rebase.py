@@ -19,8 +19,15 @@ from icefield.iceberg.fitting import schema_misfit, spec_misfit, types_misfit
 from icefield.iceberg.manifest_list import ManifestFile, Read, existing, read_list
 from icefield.iceberg.requirements import FailedRequirement
 from icefield.iceberg.restamp import FreshLocation, Landed, Place, Refusal, rebase_append, renumber
-from icefield.iceberg.shapes import as_object
-from icefield.iceberg.snapshots import MAIN, read_snapshot, read_snapshot_id_or_none, snapshot_refs, snapshots_by_id
+from icefield.iceberg.shapes import as_object, need_text
+from icefield.iceberg.snapshots import (
+    MAIN,
+    read_snapshot,
+    read_snapshot_id_or_none,
+    read_snapshot_ref,
+    snapshot_refs,
+    snapshots_by_id,
+)
 from icefield.model.conflicts import Conflict
 from icefield.model.errors import BadRequest
 
@@ -133,6 +140,8 @@ class _Commit:
                 version = 3 if given.get("first-row-id") is not None else 2
                 self.snapshots.append(read_snapshot(given, f"{path}.snapshot", version=version))
             elif action == "set-snapshot-ref":
+                need_text(update, "ref-name", path)
+                read_snapshot_ref(update, path)  # checked for its shape only
                 self.ref_updates.append((i, update))
             else:
                 self.other_updates.append(update)

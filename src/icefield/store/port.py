@@ -56,7 +56,7 @@ class StoreWriter(StoreReader, Protocol):
         ...
 
     def replace(self, old: Any, new: Any) -> bool:
-        """Compare-and-set: puts ``new`` (same key) only if the stored record still equals ``old``; says whether it did."""
+        """Compare-and-set: puts ``new`` (same key) only if the stored record still equals ``old``; says whether."""
         ...
 
     def delete(self, kind: type[Any], *key: Any) -> bool:

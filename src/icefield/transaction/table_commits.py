@@ -25,7 +25,7 @@ from icefield.iceberg.rebase import rebase_table
 from icefield.iceberg.schemas import walk
 from icefield.model.conflicts import Conflict
 from icefield.model.entries import Entry, EntryKind
-from icefield.model.errors import CommitConflict, NoSuchTable
+from icefield.model.errors import BadRequest, CommitConflict, NoSuchTable
 from icefield.model.names import Identifier
 from icefield.transaction import ranges
 from icefield.transaction.changes import Change, TableWords
@@ -47,6 +47,7 @@ def commit_table(core: Core, at: Standing, identifier: Identifier, updates: Upda
     digests = snapshot_digests(updates)
     if _landed_already(at, identifier, entry, digests):
         return Step(Change("change", {}), answered=True)
+    check_lists(core, updates)
     where = _positions(core, at, entry, head)
     applied, rewritten, files, superseded = _apply(core, at, identifier, entry, head, updates, requirements, where)
     _check_ids(identifier, head, applied, where)
@@ -64,6 +65,20 @@ def commit_table(core: Core, at: Standing, identifier: Identifier, updates: Upda
         {**files, location: content},
         {entry.id: applied},
     )
+
+
+def check_lists(core: Core, updates: Updates) -> None:
+    """A snapshot whose manifest list is not there would land, and nobody could read the table any more."""
+    for number, update in enumerate(updates):
+        snapshot = update.get("snapshot") if update.get("action") == "add-snapshot" else None
+        location = snapshot.get("manifest-list") if isinstance(snapshot, dict) else None
+        if not isinstance(location, str):
+            continue
+        field = f"updates[{number}].snapshot.manifest-list"
+        if not core.volume.holds(location):
+            raise BadRequest(f"{field}: {location} lies outside this server's volume {core.volume.root}", field=field)
+        if not core.volume.exists(location):
+            raise BadRequest(f"{field}: there is no file {location}", field=field)
 
 
 def snapshot_digests(updates: Updates) -> dict[str, str]:
