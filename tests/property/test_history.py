@@ -18,7 +18,7 @@ QUICK = settings(
     # Making a failing history smaller takes many minutes: run it again with Phase.shrink added when there is one.
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
-LONG = settings(QUICK, max_examples=400, stateful_step_count=80)
+LONG = settings(QUICK, max_examples=300, stateful_step_count=70)
 
 
 def test_random_histories_are_what_the_model_says() -> None:

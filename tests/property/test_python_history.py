@@ -33,7 +33,7 @@ QUICK = settings(
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
-LONG = settings(QUICK, max_examples=40, stateful_step_count=30, derandomize=False)
+LONG = settings(QUICK, max_examples=16, stateful_step_count=30, derandomize=False)
 
 
 @pytest.fixture(scope="module")

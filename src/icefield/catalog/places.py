@@ -136,6 +136,13 @@ class Place:
             self.sessions.moved_by_own_commit(self.session, landed.commit)
         return landed
 
+    def check_writable(self) -> None:
+        """May something other than a table commit be written here, now?"""
+        if self.scope is None:
+            raise ReadOnly(f"{self.name} is a {self.kind}: it does not change; write to a branch")
+        if self.session is not None:
+            self._check_statement(self.session, False)
+
     def _seen(self) -> SeenByStatement:
         """The snapshot each table has in the view that the session's statement reads."""
         view, metadata = self.view, self.core.metadata

@@ -15,7 +15,7 @@ from icefield.catalog.places import Place
 from icefield.iceberg.metadata import apply_updates, failed_requirements, new_table, validate_create
 from icefield.model.conflicts import Conflict
 from icefield.model.entries import Entry, EntryKind
-from icefield.model.errors import AlreadyExists, BadRequest, CommitConflict, NoSuchTable, ReadOnly
+from icefield.model.errors import AlreadyExists, BadRequest, CommitConflict, NoSuchTable
 from icefield.model.names import Identifier, Namespace, check_level
 from icefield.store.records import CommitRecord, LandedRecord, OutcomeRecord, RangeRecord
 from icefield.transaction.changes import Change, TableWords
@@ -79,11 +79,8 @@ def create(place: Place, namespace: Namespace, request: dict[str, Any]) -> Loade
     validate_create(request)
     identifier = Identifier(namespace, request["name"])
     check_level(identifier.name, "name")
-    if request.get("location") is not None and place.view.get(identifier) is not None:
-        # The verb asks as well. Asked first, a creation sent twice does not stumble over the folder that it made.
-        raise AlreadyExists(f"Table already exists: {identifier}")
-    entry_id, table_uuid = place.core.randomness.uuid(), place.core.randomness.uuid()
     _check_creatable(place, identifier)
+    entry_id, table_uuid = place.core.randomness.uuid(), place.core.randomness.uuid()
     location = _place_table(place, identifier, entry_id, request.get("location"))
     properties = place.overlaid.without_echo(request.get("properties") or {}, {}, location)
     metadata = new_table(
@@ -111,9 +108,9 @@ def create(place: Place, namespace: Namespace, request: dict[str, Any]) -> Loade
 
 
 def _check_creatable(place: Place, identifier: Identifier) -> None:
-    """Before anything is made for it: what is refused later leaves a folder behind, and the location is taken."""
-    if place.scope is None:
-        raise ReadOnly(f"{place.name} is a {place.kind}: it does not change; write to a branch")
+    """Before anything is made for it: what is refused later leaves a folder behind, and the location is taken. The verb
+    asks again; asked first, a creation sent twice does not stumble over the folder that it made."""
+    place.check_writable()
     namespaces.load(place, identifier.namespace)
     if place.view.get(identifier) is not None:
         raise AlreadyExists(f"Table already exists: {identifier}")

@@ -68,6 +68,10 @@ class QueryResult:
         return self.rows[0][0] if self.rows else None
 
 
+_NOT_YET = ("57P03", "57P02", "08006")
+"""While it is being opened: it starts or recovers, or goes down with a crashed backend and closes in our face."""
+
+
 class BrainLink:
     def __init__(self, stream: ByteStream, socket: Path) -> None:
         """Use ``open``."""
@@ -97,7 +101,7 @@ class BrainLink:
     ) -> BrainLink:
         """``options``: more startup parameters (``application_name``, ``client_encoding``, any setting).
 
-        A brain that is just starting or recovering from a crash (57P03) is waited for.
+        A brain that is just starting, or crashing and recovering, is waited for.
         """
         socket = Path(socket_dir) / f".s.PGSQL.{port}"
         parameters = {"user": user, "database": database, **(options or {})}
@@ -108,7 +112,7 @@ class BrainLink:
                     try:
                         return await cls._open_once(socket, parameters, password)
                     except PgError as error:
-                        if error.sqlstate != "57P03":
+                        if error.sqlstate not in _NOT_YET:
                             raise
                         not_yet = error
                     await asyncio.sleep(0.02)
