@@ -497,7 +497,8 @@ class PythonHistory(RuleBasedStateMachine):
         if not free:
             return False
         name = free[pick % len(free)]
-        starts = [*sorted(self.heads), *(c.id for c in self.commits.values() if c.tree is not None)]
+        # Not from before the namespace was made.
+        starts = [*sorted(self.heads), *(c.id for c in self.commits.values() if c.tree)]
         start = starts[more % len(starts)] if more % 3 == 0 else "main"
         self.actors[i].lake.branches.create(name, start)
         self.heads[name] = self.heads.get(start, start)

@@ -120,12 +120,12 @@ QUICKLY: tuple[Fault, ...] = (
     (late_writes_land, "must be refused|live files|snapshots|columns"),
 )
 SLOWLY: tuple[Fault, ...] = (
-    (rollback_to_keeps_one_change, "at lake@~.*|must be refused"),
-    (commit_takes_ours, "queued|must not land|live files|snapshots|columns"),
-    (strict_writes_are_rebased, "strict|snapshots|live files"),
+    (rollback_to_keeps_one_change, "lake@~|must be refused"),
+    (commit_takes_ours, "queued|must not land|live files|snapshots|columns|lake@"),
+    (strict_writes_are_rebased, "strict|snapshots|live files|lake@~"),
     (previous_metadata_is_queued, "queued for deletion"),
-    (a_session_sees_the_head, "at lake@~"),
-    (dropped_in_the_overlay_is_still_there, "at lake@~|must be refused"),
+    (a_session_sees_the_head, "lake@~"),
+    (dropped_in_the_overlay_is_still_there, "lake@~|must be refused"),
 )
 
 

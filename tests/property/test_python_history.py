@@ -61,8 +61,9 @@ def test_random_histories_are_what_the_model_says(machine: type[PythonHistory]) 
 @pytest.mark.timeout(3600)
 def test_many_long_random_histories_are_what_the_model_says(machine: type[PythonHistory]) -> None:
     run_state_machine_as_test(machine, settings=LONG)
+    # What chance brings about surely; the histories by hand below make the rest happen.
     missing = {
-        *("begins", "conflict", "rebased commit", "rollback", "savepoint kept", "savepoint undone", "merged"),
+        *("begins", "conflict", "rebased commit", "rollback", "savepoint undone"),
         *("fast-forward", "merge conflict", "both_at_once", "reads_kept_frame", "kept frame without a table"),
     } - set(machine.seen)
     assert missing == set(), dict(machine.seen)
