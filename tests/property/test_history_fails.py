@@ -114,7 +114,7 @@ def dropped_in_the_overlay_is_still_there(patch: Patch) -> None:
 
 
 QUICKLY: tuple[Fault, ...] = (
-    (one_range_twice, "row ids|ids-taken|stands for"),
+    (one_range_twice, "row ids|ids-taken|stands for|columns"),
     (merge_takes_theirs, "must not land|live files|snapshots|columns|partition|another table"),
     (no_retry_law, "is already in the table|landed"),
     (late_writes_land, "must be refused|live files|snapshots|columns"),
