@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from engine_door import Door, Worker
 
 from icefield.engine.port import Cancelled, EngineBusy, EngineLost, TooManyRows
-from icefield.engine.spark.remote import SparkEngine, SparkEngineSession
 from icefield.model.errors import BadRequest, NoSuchTable
 from support.server import Http, RunningServer
 
@@ -79,34 +75,6 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-class Worker:
-    def __init__(self, server: str, folder: Path) -> None:
-        self.server = server
-        self.socket = folder / "engine.sock"
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "icefield.engine.spark.worker", "--socket", str(self.socket)]
-        self.process = subprocess.Popen(
-            [*command, "--server", self.server, "--watch-stdin"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(b"ready "):
-                told = json.loads(line[len(b"ready ") :])
-                assert told == {"socket": str(self.socket), "pid": self.process.pid}
-                return
-        raise AssertionError("the worker did not start")
-
-    def stop(self) -> int:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        code = self.process.wait(timeout=30)
-        self.process.stdout.close()
-        return code
-
-
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="engine-") as name:  # a socket's path must be short
@@ -138,50 +106,16 @@ def table(lake: Http, request: pytest.FixtureRequest) -> str:
     return name
 
 
-class Door:
-    """A session as the SQL door holds one: it marks, the engine works."""
-
-    def __init__(self, http: Http, worker: Worker) -> None:
-        opened = http.post("/api/v1/sessions").body
-        self.http = Http(http.url, opened["token"])
-        self.path = f"/api/v1/sessions/{opened['id']}"
-        self.engine: SparkEngineSession = SparkEngine(worker.socket).open_session(opened["address"], opened["token"])
-
-    @contextmanager
-    def statement(self) -> Iterator[SparkEngineSession]:
-        number = self.http.post(self.path + "/statements").body["statement"]
-        try:
-            yield self.engine
-        finally:
-            assert self.http.delete(f"{self.path}/statements/{number}").status == 200
-
-    def do(self, verb: str) -> None:
-        answer = self.http.post(f"{self.path}/{verb}")
-        assert answer.status == 200, answer
-
-    def rows(self, table: str, columns: list[str] | None = None, **limits: int) -> pa.Table:
-        with self.statement() as engine, engine.fetch(["sales"], table, columns, **limits) as stream:
-            return pa.Table.from_batches(list(stream), schema=stream.schema)
-
-    def add(self, table: str, rows: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> int:
-        with self.statement() as engine:
-            return engine.append(["sales"], table, schema, [pa.RecordBatch.from_pylist(rows, schema=schema)])
-
-    def close(self) -> None:
-        self.engine.close()
-        self.http.delete(self.path)
-
-
 @pytest.fixture
 def door(lake: Http, worker: Worker) -> Iterator[Door]:
-    opened = Door(lake, worker)
+    opened = Door(lake, worker, SCHEMA)
     yield opened
     opened.close()
 
 
 @pytest.fixture
 def other(lake: Http, worker: Worker) -> Iterator[Door]:
-    opened = Door(lake, worker)
+    opened = Door(lake, worker, SCHEMA)
     yield opened
     opened.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,8 @@ from property.test_history import QUICK
 Patch = pytest.MonkeyPatch
 Fault = tuple[Callable[[Patch], None], str]
 """What is broken, and a pattern of what the machine says of it."""
-BUDGET = settings(QUICK, max_examples=400, database=None, phases=[Phase.generate], report_multiple_bugs=False)
+BUDGET = settings(QUICK, max_examples=400, database=None, derandomize=True, phases=[Phase.generate])
+"""The same histories every time: a fault that is found is found always, by the same symptom."""
 
 
 def one_range_twice(patch: Patch) -> None:
@@ -113,21 +115,19 @@ def dropped_in_the_overlay_is_still_there(patch: Patch) -> None:
     patch.setattr(overlay.OverlayView, "__init__", init)
 
 
-WRONG_STATE = "live files|snapshots|columns|lake@|must be refused|must not land"
-"""What any fault may show as first, where its own symptom comes later."""
 QUICKLY: tuple[Fault, ...] = (
-    (one_range_twice, "row ids|ids-taken|stands for|columns"),
-    (merge_takes_theirs, "must not land|live files|snapshots|columns|partition|another table"),
+    (one_range_twice, "row ids|ids-taken|stands for"),
+    (merge_takes_theirs, "must not land|live files|snapshots|columns|partition|another table|tables in"),
     (no_retry_law, "is already in the table|landed"),
     (late_writes_land, "must be refused|live files|snapshots|columns"),
 )
 SLOWLY: tuple[Fault, ...] = (
-    (rollback_to_keeps_one_change, "lake@~|must be refused"),
-    (commit_takes_ours, "queued|must not land|live files|snapshots|columns|lake@"),
-    (strict_writes_are_rebased, "strict|snapshots|live files|lake@~"),
+    (rollback_to_keeps_one_change, "at lake@~|must be refused"),
+    (commit_takes_ours, "queued|must not land|live files|snapshots|columns"),
+    (strict_writes_are_rebased, "strict|snapshots|live files"),
     (previous_metadata_is_queued, "queued for deletion"),
-    (a_session_sees_the_head, "lake@~"),
-    (dropped_in_the_overlay_is_still_there, "lake@~|must be refused"),
+    (a_session_sees_the_head, "at lake@~"),
+    (dropped_in_the_overlay_is_still_there, "at lake@~|must be refused"),
 )
 
 
@@ -135,16 +135,20 @@ def _named(value: object) -> str:
     return getattr(value, "__name__", "")
 
 
+def check(fault: Callable[[Patch], None], symptom: str, patch: Patch) -> None:
+    fault(patch)
+    with pytest.raises(AssertionError) as found:
+        run_state_machine_as_test(History, settings=BUDGET)
+    said = str(found.value).splitlines()[0]  # what follows tells the history, and has all sorts of words in it
+    assert re.search(symptom, said), said
+
+
 @pytest.mark.parametrize(("fault", "symptom"), QUICKLY, ids=_named)
 def test_a_faulty_server_is_found_out(fault: Callable[[Patch], None], symptom: str, monkeypatch: Patch) -> None:
-    fault(monkeypatch)
-    with pytest.raises(AssertionError, match=f"{symptom}|{WRONG_STATE}"):
-        run_state_machine_as_test(History, settings=BUDGET)
+    check(fault, symptom, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "symptom"), SLOWLY, ids=_named)
 def test_a_subtler_fault_is_found_out(fault: Callable[[Patch], None], symptom: str, monkeypatch: Patch) -> None:
-    fault(monkeypatch)
-    with pytest.raises(AssertionError, match=f"{symptom}|{WRONG_STATE}"):
-        run_state_machine_as_test(History, settings=BUDGET)
+    check(fault, symptom, monkeypatch)

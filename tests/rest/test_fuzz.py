@@ -168,6 +168,7 @@ class World:
             ("POST", f"{session}/statements", {"strict": True}),
             ("POST", f"{session}/begin", {"message": "m", "transaction-id": "12345678-1234"}),
             ("POST", f"{session}/savepoints", {"name": "s"}),
+            ("POST", f"{session}/sequences", {**orders, "field-id": 1, "count": 32, "at-least": 5}),
             ("POST", f"{session}/commit", {"message": "m", "transaction-id": "12345678-1234"}),
             ("GET", "/api/v1/repos/lake/log?limit=5&ref=main", None),
             ("GET", "/api/v1/repos/lake/diff?from=main&to=dev", None),

@@ -110,7 +110,7 @@ class Scene:
         body = {"name": self.name, "schema": SCHEMA, "stage-create": True}
         staged = self.call.post("/v1/lake/namespaces/sales/tables", body).body["metadata"]
         engine = Engine(self.call, "lake", "sales", self.name)
-        engine.location, engine.version = staged["location"], 2
+        engine.writes_for(staged)
         return engine.path, {
             "identifier": self.identifier,
             "requirements": [{"type": "assert-create"}],
@@ -135,7 +135,7 @@ class Scene:
         meta = engine.load()
         snapshot = meta["current-snapshot-id"]
         column = {**FIELD, "id": meta["last-column-id"] + 1}
-        file = f"{engine.location}/metadata/statistics.puffin"
+        file = f"{engine.folders['metadata']}/statistics.puffin"
         statistics = {
             "snapshot-id": snapshot,
             "statistics-path": file,
@@ -270,6 +270,12 @@ def _merge(scene: Scene) -> Asked:
     return "POST", "/api/v1/repos/lake/merge", {**body, "dry-run": False}, None
 
 
+def _sequence(scene: Scene) -> Asked:
+    scene.table(2)
+    path, token, _ = scene.session()
+    return "POST", f"{path}/sequences", {**scene.identifier, "field-id": 1, "count": 32, "at-least": 5}, token
+
+
 REQUESTS: list[tuple[str, Maker]] = [
     (COMMIT, _commit(lambda s: s.appending(2, stale=False))),
     (COMMIT, _commit(lambda s: s.appending(2, stale=True))),
@@ -303,6 +309,7 @@ REQUESTS: list[tuple[str, Maker]] = [
     (f"{SESSION}/savepoints/{{name}}/rollback", _verb("savepoints/s/rollback", {}, begun=True)),
     (f"{SESSION}/commit", _verb("commit", {"message": "m", "transaction-id": None}, begun=True)),
     (f"{SESSION}/rollback", _verb("rollback", {}, begun=True)),
+    (f"{SESSION}/sequences", _sequence),
 ]
 
 

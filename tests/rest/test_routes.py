@@ -224,6 +224,9 @@ def test_any_name_goes_through_every_route(lake: Inprocess, name: str) -> None:
     created = lake.post(tables, body_of(name))
     assert created.status == 200, created
     assert Path(created.body["metadata-location"].removeprefix("file://")).is_file()
+    root = lake.application.core.volume.root
+    inside = Path(created.body["metadata"]["location"]).relative_to(f"{root}/lake")
+    assert len(inside.parts) == 3, "a name is one folder, whatever is in it"
     assert lake.get(tables).body["identifiers"] == [{"namespace": inner, "name": name}]
     path = f"{tables}/{seg(name)}"
     assert lake("HEAD", path).status == 204
@@ -253,6 +256,11 @@ def test_a_dot_is_part_of_a_name_and_never_a_separator(lake: Inprocess) -> None:
     lake.post("/v1/lake/namespaces", {"namespace": ["a.b"], "properties": {"is": "another"}})
     assert lake.get("/v1/lake/namespaces/a.b").body["properties"] == {"is": "another"}
     assert lake.get(f"/v1/lake/namespaces/{seg('a', 'b')}").body["properties"] == {}
+
+
+def test_names_that_look_alike_in_a_folder_get_folders_of_their_own(lake: Inprocess) -> None:
+    told = [lake.post(f"{SALES}/tables", body_of(name)).body["metadata"] for name in ("a/b", "a_b", "a.b", "a b")]
+    assert len({meta["location"] for meta in told}) == 4
 
 
 # -- pages ------------------------------------------------------------------------------------------------------------
@@ -345,6 +353,14 @@ def test_the_life_of_a_table(lake: Inprocess, version: int) -> None:
         assert answer.error["type"] == "NoSuchTableException"
 
 
+def _partitioned(*fields: Json) -> Json:
+    return {"partition-spec": {"spec-id": 0, "fields": list(fields)}}
+
+
+def _fields(*fields: Json) -> Json:
+    return {"schema": {"type": "struct", "fields": list(fields)}}
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -371,6 +387,11 @@ def test_the_life_of_a_table(lake: Inprocess, version: int) -> None:
         ({"partition-spec": []}, "partition-spec"),
         ({"partition-spec": {"spec-id": 0}}, "partition-spec.fields"),
         ({"write-order": 1}, "write-order"),
+        ({"write-order": {"order-id": 1, "fields": [{}]}}, "write-order.fields[0].source-id"),
+        (_partitioned({"source-id": 99, "transform": "identity", "name": "p"}), None),
+        (_partitioned({"source-id": 1, "transform": "bucket[x]", "name": "p"}), None),
+        (_fields({"id": 1, "name": "a", "required": "no", "type": "int"}), "schema.fields[0].required"),
+        (_fields(*[{"id": 1, "name": "a", "required": False, "type": "int"}] * 2), None),
     ],
 )
 def test_a_malformed_table_is_refused_by_field(lake: Inprocess, change: Json, field: str | None) -> None:
@@ -425,6 +446,8 @@ def test_a_location_of_the_clients_own_is_honoured_below_the_root_where_nothing_
     assert created.body["metadata"]["location"] == wanted
     assert created.body["metadata-location"].startswith(f"{wanted}/metadata/")
     refused(lake.post(f"{SALES}/tables", body_of("other", location=wanted)), "location", "exists")
+    for nested in (f"{wanted}/data", f"{wanted}/nested/table"):
+        refused(lake.post(f"{SALES}/tables", body_of("other", location=nested)), "location", "location")
     lake.delete(ORDERS)
     refused(lake.post(f"{SALES}/tables", body_of("other", location=wanted)), "location", "exists")
     assert lake.get(f"{SALES}/tables").body["identifiers"] == []
@@ -581,6 +604,35 @@ def test_snapshots_refs_shows_only_what_a_ref_names(lake: Inprocess) -> None:
         ({"updates": [{"action": "set-current-schema", "schema-id": 77}]}, "updates[0].schema-id", ["77"]),
         ({"updates": [{"action": "add-snapshot", "snapshot": 1}]}, "updates[0].snapshot", ["object"]),
         ({"updates": [{"action": "set-snapshot-ref", "ref-name": "main"}]}, None, ["set-snapshot-ref", "missing"]),
+        ({"updates": [{"action": "add-schema", "schema": 5}]}, "updates[0].schema", ["schema"]),
+        ({"updates": [{"action": "set-current-schema", "schema-id": "x"}]}, "updates[0].schema-id", ["schema-id"]),
+        ({"updates": [{"action": "add-snapshot", "snapshot": {}}]}, None, ["snapshot-id"]),
+        (
+            {"updates": [{"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 99}]},
+            None,
+            ["99"],
+        ),
+        (
+            {"updates": [{"action": "set-snapshot-ref", "ref-name": "main", "type": "twig", "snapshot-id": 99}]},
+            None,
+            ["twig"],
+        ),
+        ({"updates": [{"action": "set-default-spec", "spec-id": 9}]}, "updates[0].spec-id", ["9"]),
+        ({"updates": [{"action": "upgrade-format-version", "format-version": 9}]}, None, ["format-version"]),
+        ({"updates": [{"action": "set-location", "location": 1}]}, "updates[0].location", ["location"]),
+        ({"requirements": [{"type": "assert-table-uuid", "uuid": 1}]}, "requirements[0].uuid", ["uuid"]),
+        ({"requirements": [{"type": "assert-ref-snapshot-id", "ref": 1}]}, "requirements[0].ref", ["ref"]),
+        (
+            {"requirements": [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": "x"}]},
+            None,
+            ["snapshot-id"],
+        ),
+        ({"requirements": [{"type": "assert-current-schema-id"}]}, None, ["current-schema-id"]),
+        (
+            {"requirements": [{"type": "assert-last-assigned-field-id", "last-assigned-field-id": 1.5}]},
+            None,
+            ["last-assigned-field-id"],
+        ),
         ({"identifier": {"namespace": ["sales"], "name": "other"}}, "identifier", ["sales.orders"]),
         ({"identifier": 5}, "identifier", ["identifier"]),
     ],
@@ -628,21 +680,47 @@ def test_what_a_requirement_asserts_is_checked_and_told(lake: Inprocess) -> None
         {"type": "assert-default-sort-order-id", "default-sort-order-id": 5},
         {"type": "assert-last-assigned-field-id", "last-assigned-field-id": 77},
         {"type": "assert-last-assigned-partition-id", "last-assigned-partition-id": 77},
+        {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 12},
+        {"type": "assert-create"},
     ):
         answer = lake.post(
             ORDERS,
             {"requirements": [requirement], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]},
         )
         refused(answer, None, "sales.orders", status=409)
+        if requirement["type"] == "assert-create":
+            assert answer.error["type"] == "AlreadyExistsException"
+            continue
         assert answer.error["type"] == "CommitFailedException"
         assert [c["entry"] for c in answer.error["conflicts"]] == ["sales.orders"]
     assert "a" not in lake.get(ORDERS).body["metadata"]["properties"]
+
+
+def test_a_manifest_list_outside_the_volume_is_never_read(lake: Inprocess, tmp_path: Path) -> None:
+    engine = table(lake)
+    meta = engine.load()
+    stale = engine.append(meta, 1)
+    engine.append_rows(1)  # now the server must read the list of the other
+    outside = tmp_path / "secret.avro"
+    outside.write_bytes(Path(stale["manifest-list"].removeprefix("file://")).read_bytes())
+    for location in (
+        f"file://{outside}",
+        str(outside),
+        "/etc/passwd",
+        f"{meta['location']}/../../../../../../etc/passwd",
+        "s3://x/y",
+    ):
+        refused(engine.post(engine.body(meta, {**stale, "manifest-list": location})), None, "lies outside")
+    missing = {**stale, "manifest-list": f"{meta['location']}/metadata/none.avro"}
+    refused(engine.post(engine.body(meta, missing)), None, "none.avro")
 
 
 def test_a_commit_answers_what_a_load_answers(lake: Inprocess) -> None:
     engine = table(lake)
     answer = engine.append_rows(5)
     loaded = lake.get(ORDERS)
+    assert answer.headers["etag"] == loaded.headers["etag"]
+    assert lake.post(ORDERS, {"updates": [], "requirements": []}).status == 200
     assert answer.body["metadata"] == loaded.body["metadata"]
     assert answer.body["metadata-location"] == loaded.body["metadata-location"]
 
@@ -722,7 +800,8 @@ def stage(lake: Inprocess, **properties: str) -> tuple[Json, Engine]:
     assert "metadata-location" not in answer.body
     staged = answer.body["metadata"]
     engine = Engine(lake, "lake", "sales", "orders")
-    engine.location, engine.version, engine.load_token = staged["location"], staged["format-version"], None
+    engine.load_token = None
+    engine.writes_for(staged)
     return staged, engine
 
 
@@ -755,6 +834,27 @@ def test_a_staged_table_is_nowhere_until_its_commit(lake: Inprocess, version: st
     assert again.status == 200, "the answer was lost; asked again it has landed"
     assert head(lake) == landed
     assert engine.rows() == 7
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_table_staged_inside_a_transaction_lands_with_it(lake: Inprocess, version: int) -> None:
+    told = lake.post("/api/v1/sessions", {}).body
+    token, session = told["token"], f"/api/v1/sessions/{told['id']}"
+    lake.post(f"{session}/begin", token=token)
+    engine = Engine(lake, told["address"], "sales", "orders", token=token)
+    asked = body_of(properties={"format-version": str(version), "mine": "1"}, **{"stage-create": True})
+    staged = lake.post(engine.collection, asked, token=token).body["metadata"]
+    engine.writes_for(staged)
+    sent = ctas(staged, engine.append(staged, 4))
+    assert lake.post(engine.path, sent, token=token).status == 200
+    assert lake.post(engine.path, sent, token=token).status == 200, "asked again, it is staged"
+    assert (engine.rows(), lake.get(ORDERS).status) == (4, 404)
+    assert lake.post(f"{session}/commit", token=token).status == 200
+    kept = on_disk(lake.get(ORDERS).body["metadata-location"])["properties"]
+    assert kept["mine"] == "1"
+    laid = ("gc.", "icefield.", "write.data.path", "write.metadata.path")
+    assert not [k for k in kept if k.startswith(laid) or k.endswith("isolation-level")], "nothing only shown is kept"
+    assert table(lake).rows() == 4
 
 
 def test_a_staged_commit_through_transactions_commit(lake: Inprocess) -> None:

@@ -235,9 +235,9 @@ REFUSED = [
     "CREATE ICEBERG TABLE t.bad (a int GENERATED ALWAYS AS IDENTITY)",
     "CREATE ICEBERG TABLE t.bad (a int, b int GENERATED ALWAYS AS (a) STORED)",
     'CREATE ICEBERG TABLE t.bad (a text COLLATE "C")',
-    "CREATE ICEBERG TABLE t.bad (a jsonb)",
+    "CREATE ICEBERG TABLE t.bad (a xml)",
     "CREATE ICEBERG TABLE t.bad (a numeric)",
-    "CREATE ICEBERG TABLE t.bad (a int[])",
+    "CREATE ICEBERG TABLE t.bad (a numeric[])",
     "CREATE ICEBERG TABLE t.bad AS SELECT 1",
 ]
 
@@ -251,9 +251,9 @@ def test_what_is_beyond_this_version_is_refused_and_changes_nothing(lake: Connec
 
 
 def test_refusals_point_at_the_column(lake: Connection) -> None:
-    statement = "CREATE ICEBERG TABLE t.bad (ok int, odd varchar(3))"
+    statement = "CREATE ICEBERG TABLE t.bad (ok int, odd name)"
     error = fails(lake, statement)
-    assert error.diag.statement_position == str(statement.index("varchar") + 1)
+    assert error.diag.statement_position == str(statement.index("name") + 1)
     assert "text" in (error.diag.message_hint or "")
 
 
@@ -511,12 +511,12 @@ def test_what_iceberg_cannot_hold_is_refused(lake: Connection, client: Connectio
 
 
 def test_a_table_with_other_types_is_named_in_the_refusal(lake: Connection, client: Connection, up: Up) -> None:
-    fields = [{"id": 1, "name": "id", "required": False, "type": "uuid"}]
+    fields = [{"id": 1, "name": "id", "required": False, "type": "time"}]
     body = {"name": "odd", "schema": {"type": "struct", "schema-id": 0, "fields": fields}}
     assert up.http().post("/v1/lake/namespaces/t/tables", body).status == 200
     error = fails(client, "SELECT * FROM t.odd")
     assert error.sqlstate == "0A000"
-    assert "uuid" in (error.diag.message_primary or "")
+    assert "type time" in (error.diag.message_primary or "")
     assert error.diag.statement_position == "15"
     assert fails(client, "CREATE ICEBERG TABLE t.odd (a int)").sqlstate == "42P07"
 

@@ -80,7 +80,7 @@ def test_the_brain_holds_what_the_catalog_says(brain: Brain, loop: Any, tables: 
         brain.admin.query(
             "SELECT n.nspname, c.relname, a.attname, format_type(atttypid, atttypmod), attnotnull, c.relowner::regrole"
             " FROM pg_attribute a JOIN pg_class c ON c.oid = attrelid JOIN pg_namespace n ON n.oid = relnamespace"
-            " WHERE relkind = 'r' AND c.oid >= 16384 AND attnum > 0 ORDER BY c.oid, attnum"
+            " WHERE relkind = 'r' AND c.oid >= 16384 AND nspname <> 'pg_catalog' AND attnum > 0 ORDER BY c.oid, attnum"
         )
     ).rows
     found: dict[Any, list[Any]] = {}
@@ -107,7 +107,7 @@ def test_an_unchanged_table_is_left_alone(brain: Brain, loop: Any) -> None:
 @pytest.mark.parametrize(
     ("namespace", "name", "field", "reason"),
     [
-        (["s"], "t", {"name": "a", "type": "uuid"}, "uuid"),
+        (["s"], "t", {"name": "a", "type": "time"}, "time"),
         (["s"], "t", {"name": "a", "type": {"type": "list"}}, "list"),
         (["s"], "t" * 64, {"name": "a", "type": "int"}, "longer"),
         (["s"], "t", {"name": "x" * 64, "type": "int"}, "longer"),

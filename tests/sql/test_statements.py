@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from icefield.pgwire.errors import PgError
 from icefield.sql import statements as s
-from icefield.sql.statements import TokenKind, classify, split, tokens
+from icefield.sql.branching import ShowBranches, UseBranch
+from icefield.sql.lexer import TokenKind, split, tokens
+from icefield.sql.statements import classify
 
 PIECES = st.sampled_from(
     [
@@ -104,12 +106,12 @@ def one(text: str) -> s.Kind:
         ("RELEASE a", s.Release("a")),
         ("RELEASE savepoint", s.Release("savepoint")),
         ("RELEASE SAVEPOINT a", s.Release("a")),
-        ("SHOW branches", s.ShowBranches()),
+        ("SHOW branches", ShowBranches()),
         ("SHOW search_path", s.Local("show")),
-        ("USE BRANCH Dev", s.UseBranch("dev")),
-        ('USE BRANCH "Dev"', s.UseBranch("Dev")),
-        ("use branch feature/new-1.x", s.UseBranch("feature/new-1.x")),
-        ("USE BRANCH 'a''b'", s.UseBranch("a'b")),
+        ("USE BRANCH Dev", UseBranch("dev")),
+        ('USE BRANCH "Dev"', UseBranch("Dev")),
+        ("use branch feature/new-1.x", UseBranch("feature/new-1.x")),
+        ("USE BRANCH 'a''b'", UseBranch("a'b")),
         ("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", s.SetTransaction(s.Modes("serializable"), session=False)),
         (
             "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",

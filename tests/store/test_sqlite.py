@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 
 from icefield.model.errors import BadRequest, NotSupported, OutcomeUnknown, Unavailable
 from icefield.store.kinds import shape_of
-from icefield.store.records import ALL_KINDS, RefRecord, SettingRecord, StagedRecord
+from icefield.store.records import ALL_KINDS, RefRecord, SequenceRecord, SettingRecord, StagedRecord
+from icefield.store.sql import migrations
 from icefield.store.sql import sqlite as sqlite_module
 from icefield.store.sql.sqlite import open_sqlite
 from icefield.store.sql.tables import TABLES, metadata
@@ -141,6 +144,42 @@ def test_the_migrations_make_what_the_records_say(tmp_path: Path) -> None:
             assert inspector.get_pk_constraint(table.name)["constrained_columns"] == list(shape_of(kind).key)
             columns = {column["name"]: column["nullable"] for column in inspector.get_columns(table.name)}
             assert columns == {field.name: field.nullable for field in shape_of(kind).fields}
+    engine.dispose()
+
+
+@pytest.mark.parametrize("revision", ["0001"])
+def test_a_file_of_an_older_schema_is_brought_up_to_date_with_all_it_holds(tmp_path: Path, revision: str) -> None:
+    path = tmp_path / "store.db"
+    _older(path, revision)
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO settings VALUES ('load-token-key', 'secret')")
+        connection.execute("INSERT INTO sequences VALUES ('commit', 41)")
+    connection.close()
+    store = open_sqlite(path)
+    with store.write() as writer:
+        assert writer.get(SettingRecord, "load-token-key") == SettingRecord("load-token-key", "secret")
+        assert writer.next_id("commit") == 42
+        for kind in ALL_KINDS:
+            assert writer.find(kind) == ([SettingRecord("load-token-key", "secret")] if kind is SettingRecord else [])
+        writer.put(SequenceRecord("e", 1, 7))
+    store.close()
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
+
+
+def _older(path: Path, revision: str) -> None:
+    """A file as the Icefield of that schema left it."""
+    claimed = sqlite3.connect(path)
+    claimed.execute(f"PRAGMA application_id = {sqlite_module.APPLICATION_ID}")
+    claimed.close()
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
     engine.dispose()
 
 

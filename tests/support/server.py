@@ -1,4 +1,4 @@
-"""A real server as a process of its own, and a small client that speaks plain JSON to it."""
+"""A real server as a process of its own, and what carries requests to it."""
 
 from __future__ import annotations
 
@@ -11,67 +11,23 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
+
+from support.calls import Answer, Caller
 
 
-class Answer:
-    def __init__(self, status: int, body: Any, headers: dict[str, str]) -> None:
-        self.status = status
-        self.body = body
-        self.headers = headers
-
-    @property
-    def error(self) -> dict[str, Any]:
-        return self.body["error"]
-
-    def __repr__(self) -> str:
-        return f"<{self.status} {str(self.body)[:300]}>"
-
-
-class Http:
-    """Plain requests; every status is an answer."""
-
+class Http(Caller):
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url
         self.token = token
 
-    def __call__(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        token: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> Answer:
-        data = None if body is None else (body if isinstance(body, bytes) else json.dumps(body).encode())
-        request = urllib.request.Request(self.url + path, data, method=method)  # noqa: S310
-        if data is not None:
-            request.add_header("content-type", "application/json")
-        bearer = token or self.token
-        if bearer is not None:
-            request.add_header("authorization", f"Bearer {bearer}")
-        for name, value in (headers or {}).items():
-            request.add_header(name, value)
+    def send(self, method: str, path: str, content: bytes | None, headers: dict[str, str]) -> Answer:
+        request = urllib.request.Request(self.url + path, content, headers, method=method)  # noqa: S310
         try:
             with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310
-                return _answer(response.status, response.read(), dict(response.headers))
+                return Answer.of(response.status, response.read(), response.headers.items())
         except urllib.error.HTTPError as error:
             with error:
-                return _answer(error.code, error.read(), dict(error.headers))
-
-    def get(self, path: str, **kwargs: Any) -> Answer:
-        return self("GET", path, **kwargs)
-
-    def post(self, path: str, body: Any = None, **kwargs: Any) -> Answer:
-        return self("POST", path, {} if body is None else body, **kwargs)
-
-    def delete(self, path: str, **kwargs: Any) -> Answer:
-        return self("DELETE", path, **kwargs)
-
-
-def _answer(status: int, content: bytes, headers: dict[str, str]) -> Answer:
-    return Answer(status, json.loads(content) if content else None, {k.lower(): v for k, v in headers.items()})
+                return Answer.of(error.code, error.read(), error.headers.items())
 
 
 class RunningServer:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import random
 import sys
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,20 +32,31 @@ class Disk(dict[str, bytes]):
 class Engine(World):
     """One table's writer, standing at one address (``/v1/lake@dev`` …)."""
 
-    def __init__(self, call: Callable[..., Any], prefix: str, namespace: str, name: str, *, token: str | None = None):
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        prefix: str,
+        namespace: str,
+        name: str,
+        *,
+        token: str | None = None,
+        rng: random.Random | None = None,
+    ):
+        """``rng``: where snapshot ids and the names of files come from, for runs that can be run again."""
         super().__init__(version=2)
         self.files = Disk()
-        self.numbers = itertools.count(uuid.uuid4().int >> 66)  # snapshot ids as random as everybody's
+        self.rng = rng or random.SystemRandom()
+        self.numbers = itertools.count(self.rng.getrandbits(62))  # snapshot ids as random as everybody's
         self.call = call
         self.path = f"/v1/{prefix}/namespaces/{namespace}/tables/{name}"
         self.collection = f"/v1/{prefix}/namespaces/{namespace}/tables"
         self.table = name
         self.token = token
-        self.location = ""
+        self.folders = {"data": "", "metadata": ""}
 
     def name(self, what: str) -> str:
-        folder = "data" if what == "data" else "metadata"
-        return f"{self.location}/{folder}/{what}-{uuid.uuid4()}.avro"
+        folder = self.folders["data" if what == "data" else "metadata"]
+        return f"{folder}/{what}-{self.rng.getrandbits(128):032x}.avro"
 
     def lines(self, meta: Json, ref: str = "main") -> list[Json]:
         """A list that the server wrote has the specification's field names; this writer uses Java's old ones."""
@@ -60,9 +71,15 @@ class Engine(World):
         assert answer.status == 200, answer
         meta: Json = answer.body["metadata"]
         meta.setdefault("refs", {})
-        self.location, self.version = meta["location"], meta["format-version"]
+        self.writes_for(meta)
         self.load_token = answer.body.get("config", {}).get("token")
         return meta
+
+    def writes_for(self, meta: Json) -> None:
+        """Files go where Java puts them; inside a transaction the server names folders of the transaction's own."""
+        self.version = meta["format-version"]
+        for kind in self.folders:
+            self.folders[kind] = meta["properties"].get(f"write.{kind}.path") or f"{meta['location']}/{kind}"
 
     def body(self, meta: Json, *snapshots: Json) -> Json:
         before = meta["refs"].get("main", {}).get("snapshot-id")

@@ -144,17 +144,16 @@ class Place:
             self._check_statement(self.session, False)
 
     def _seen(self) -> SeenByStatement:
-        """The snapshot each table has in the view that the session's statement reads."""
+        """Each table as it is in the view that the session's statement reads."""
         view, metadata = self.view, self.core.metadata
 
-        def seen(identifier: Identifier, entry_id: str) -> int | None:
+        def seen(identifier: Identifier, entry_id: str) -> dict[str, Any] | None:
             entry = view.get(identifier)
             if entry is None or entry.id != entry_id:  # renamed in between
                 entry = next((each for _, each in view.items() if each.id == entry_id), None)
             if entry is None or entry.metadata_location is None:
                 return None
-            current = metadata.load(entry.metadata_location).get("current-snapshot-id")
-            return None if current == -1 else current
+            return metadata.load(entry.metadata_location)
 
         return seen
 

@@ -8,11 +8,13 @@ from typing import Any
 from icefield import __version__
 from icefield.access.identity import bearer_of, principal_of
 from icefield.catalog import branches
-from icefield.catalog.places import open_place
-from icefield.catalog.shapes import shape
+from icefield.catalog.places import Place, open_place
+from icefield.catalog.sequences import take_numbers
+from icefield.catalog.shapes import Shapes
 from icefield.model.errors import BadRequest
-from icefield.model.names import Address
+from icefield.model.names import Address, Identifier, check_level
 from icefield.rest.http import Request, Response, Routes, answer
+from icefield.rest.wire import read_namespace
 from icefield.store.records import DeletionRecord, SessionRecord, TransactionRecord
 from icefield.transaction.core import Core
 from icefield.transaction.sessions import Sessions
@@ -26,6 +28,7 @@ class ManagementRoutes:
         self._sessions = sessions
         self._default_repo = default_repo
         self._data = data
+        self._shapes = Shapes(core.metadata)
 
     def register(self, routes: Routes) -> None:
         api = "/api/v1"
@@ -58,6 +61,7 @@ class ManagementRoutes:
             ("POST", "/commit", self.commit),
             ("POST", "/rollback", self.rollback),
             ("GET", "/catalog", self.catalog),
+            ("POST", "/sequences", self.sequence),
             ("GET", "/transactions/{transaction}", self.transaction),
         ):
             routes.add(method, session + pattern, self._in_session(handler))
@@ -247,15 +251,29 @@ class ManagementRoutes:
         return {}
 
     def catalog(self, session: SessionRecord, request: Request) -> dict[str, Any]:
-        bearer = bearer_of(request.headers.get("authorization"))
-        place = open_place(
+        return self._shapes.answer(self._place(session, request), request.query.get("unless"))
+
+    def sequence(self, session: SessionRecord, request: Request) -> dict[str, Any]:
+        document = request.json()
+        name = _text(document, "name")
+        check_level(name, "name")
+        table = Identifier(read_namespace(document.get("namespace"), "namespace"), name)
+        numbers = {field: _whole(document, field) for field in ("field-id", "count")}
+        at_least = _whole(document, "at-least") if document.get("at-least") is not None else 0
+        first = take_numbers(
+            self._place(session, request), table, numbers["field-id"], numbers["count"], at_least=at_least
+        )
+        return {"first": first}
+
+    def _place(self, session: SessionRecord, request: Request) -> Place:
+        """What the session sees now, with all that its transaction has staged."""
+        return open_place(
             self._core,
             self._sessions,
             Address(session.repo, session=session.id),
-            bearer=bearer,
+            bearer=bearer_of(request.headers.get("authorization")),
             principal=session.principal,
         )
-        return shape(place, request.query.get("unless"))
 
     def transaction(self, session: SessionRecord, request: Request) -> dict[str, Any]:
         return self._sessions.transaction_state(session, request.names["transaction"])
@@ -265,6 +283,13 @@ def _text(document: dict[str, Any], field: str) -> str:
     value = document.get(field)
     if not isinstance(value, str) or not value:
         raise BadRequest(f"{field} must be a text", field=field)
+    return value
+
+
+def _whole(document: dict[str, Any], field: str) -> int:
+    value = document.get(field)
+    if type(value) is not int:
+        raise BadRequest(f"{field} must be a whole number", field=field)
     return value
 
 

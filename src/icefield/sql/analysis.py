@@ -49,11 +49,24 @@ class Analysis:
     @property
     def plain(self) -> bool:
         """What it reads is all in sight, and undoing it loses nothing."""
-        return self.harmless and self.command in (Command.SELECT, Command.INSERT)
+        return self.harmless and self.command in _ROWS
+
+    @property
+    def plain_insert(self) -> bool:
+        """It adds rows to one table, and to that by its own name, whatever is in it."""
+        return (
+            self.command is Command.INSERT
+            and not self.on_conflict
+            and not self.modifying_cte
+            and not self.hidden_writes
+            and len(self.writes) == 1
+        )
 
 
+_ROWS = (Command.SELECT, Command.INSERT, Command.UPDATE, Command.DELETE, Command.MERGE)
 _HEAD = re.compile(r"\{QUERY\s+:commandType\s+(\d+)")
 _PERMISSION = re.compile(r"\{RTEPERMISSIONINFO\s+:relid\s+(\d+)\s+:inh\s+\w+\s+:requiredPerms\s+(\d+)")
+_RELATION = re.compile(r":rtekind\s+0\s+:relid\s+(\d+)\s")
 _FUNCTION = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid|hashfuncid|negfuncid|fnoid|handler)\s+(\d+)")
 _RELATION_KIND = re.compile(r":relkind\s+(\w)")
 _TYPE = re.compile(r":(?:resulttype|consttype|vartype)\s+(\d+)")
@@ -99,6 +112,10 @@ def _read(tree: str, rewritten: str | None) -> Analysis:
         reads |= more
     whole = tree if rewritten is None else rewritten
     functions = {int(found[1]) for found in _FUNCTION.finditer(whole)}
+    if command is Command.INSERT and not modifying and _ON_CONFLICT.search(tree) is None:
+        # RETURNING asks for the right to read the target, and reads only what is new. Named twice, it is read.
+        named = [int(found[1]) for found in _RELATION.finditer(whole)]
+        reads -= {oid for oid in writes | hidden if named.count(oid) == 1}
     return Analysis(
         command,
         frozenset(reads),
@@ -107,8 +124,7 @@ def _read(tree: str, rewritten: str | None) -> Analysis:
         _RETURNING.search(tree) is not None,
         _ON_CONFLICT.search(tree) is not None,
         modifying,
-        harmless=not modifying
-        and all(oid < _FIRST_USER_OID for oid in functions)
+        harmless=all(oid < _FIRST_USER_OID for oid in functions)
         and not functions & _EFFECTS
         and all(int(found[1]) < _FIRST_USER_OID for found in _TYPE.finditer(whole))
         and (rewritten is not None or all(found[1] != "v" for found in _RELATION_KIND.finditer(tree))),

@@ -1,30 +1,34 @@
-"""One statement, run by the brain over fills of what it reads, under the law of unfilled shadows.
+"""One statement, run by the brain over fills of what it reads and changes, under the law of unfilled shadows.
 
-The way of every statement that is not our own: what the brain's Parse says it reads is filled in a savepoint; the
-original text runs in another; if it then turns out to have touched a shadow that was not filled (through a view, a
-function, EXECUTE …), all is undone and done again with that one filled, too. Nothing reaches the client before.
+The way of every statement that is not our own: what the brain's Parse says it reads or changes is filled in a
+savepoint; the original text runs in another; if it then turns out to have touched a shadow that was not filled (through
+a view, a function, EXECUTE …), all is undone and done again with that one filled, too. What it changed is read out of
+the brain and written by the engine, one snapshot a table. Nothing reaches the client before.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from icefield.engine.port import Changed, RowChange
 from icefield.pgwire import messages as m
 from icefield.pgwire.brain_link import SYNC
 from icefield.pgwire.codec import Frame, decode_backend, decode_run, encode
 from icefield.pgwire.errors import PgError
-from icefield.sql import law, rows
-from icefield.sql.analysis import ASK, Analysis, Command, read
-from icefield.sql.fill import TableRows, too_many_rows
+from icefield.sql import changes, law
+from icefield.sql.analysis import ASK, Analysis, read
+from icefield.sql.changes import Difference, Target
+from icefield.sql.fill import TableRows
 from icefield.sql.law import Trace, read_trace
+from icefield.sql.sequences import EXHAUSTED, SequenceWindows
 from icefield.sql.shadows import Shadow
 from icefield.sql.spool import Spool
 from icefield.sql.standing import Standing
-from icefield.sql.statements import CursorMove, Kind, Local, Statement
+from icefield.sql.statements import CursorMove, Kind, Local, Other, Statement, split
+from icefield.sql.under import Fills, Loosened
 
 _ROUNDS = 10
 _FILL = "SAVEPOINT icefield_fill"
@@ -32,7 +36,6 @@ _STATEMENT = "SAVEPOINT icefield_statement"
 _UNDO = "ROLLBACK TO SAVEPOINT icefield_fill; RELEASE SAVEPOINT icefield_fill"
 _KEEP = "RELEASE SAVEPOINT icefield_fill"
 _TAKEN_AWAY = re.compile(r"permission denied for function (pg_notify|pg_\w*advisory\w*|lo_\w+)$")
-DEFAULT_MAX_ROWS = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +54,42 @@ class _Outcome:
     error: PgError | None
 
 
+@dataclass(slots=True)
+class _Scope:
+    """What a statement reads and changes in the lake, as far as is known; it grows from round to round."""
+
+    reads: set[Shadow] = field(default_factory=set)
+    targets: set[Shadow] = field(default_factory=set)
+    append: Shadow | None = None
+    """What it only adds rows to, whatever is in it."""
+    truncates: bool = False
+    plain: bool = False
+    plans_only: bool = False
+
+    @property
+    def writes(self) -> bool:
+        return bool(self.targets) or self.append is not None or self.truncates
+
+    def changed(self, written: set[Shadow]) -> None:
+        """These, too, may be changed."""
+        self.targets |= written
+        if self.append in self.targets:
+            self.append = None
+
+
 _ANALYSED = frozenset("select with values table insert update delete merge declare (".split())  # noqa: SIM905
+_VERBS = {"update": "update", "alter": "update", "delete": "delete"}
+"""Which of the table's properties write.<verb>.mode decides, by the statement's first word; else that of merge."""
 
 CopySource = Callable[[bytes], Coroutine[Any, Any, None]]
-"""Told the brain's CopyInResponse; sends the client's data to the brain."""
+"""Told the brain's CopyInResponse; sends the client's data to the brain. Asked again, it sends them again."""
 
 
 class Execution:
     def __init__(self, standing: Standing, table_rows: TableRows) -> None:
         self._at = standing
         self._rows = table_rows
-        self._fill_xid: str | None = None
-        """Of the rows that were put under an INSERT's target; None if there were none."""
+        self._fills = Fills(standing, table_rows)
 
     # Parse ----------------------------------------------------------------------------------------------------------
 
@@ -107,13 +134,12 @@ class Execution:
         if isinstance(work.kind, CursorMove):
             return await self._run_cursor_move(work)
         _refuse_unseen_scans(work.statement)
-        await self._judge_copy(work.statement)
-        insert = self._judge(work)
-        known = self._at.shadows.by_oid()
-        reads = {known[oid] for oid in (work.analysis.reads if work.analysis else ()) if oid in known}
-        if insert is None:
+        scope = await self._scope(work)
+        if scope.writes and not self._at.read_only:
+            await self._at.enter(write=True)
+        else:
             await self._at.enter(write=False)
-        return await self._rounds(work, reads, insert, copy_source)
+        return await self._rounds(work, scope, copy_source)
 
     async def _run_local(self, work: Work) -> Spool:
         """Settings: no table is touched, so that no savepoint is needed. In a failed transaction: 25P02."""
@@ -150,181 +176,146 @@ class Execution:
             )
         return outcome.spool
 
-    def _judge(self, work: Work) -> Shadow | None:
-        """The lake table that a plain INSERT writes to; raises for every other write to one."""
-        analysis = work.analysis
-        if analysis is None:
-            return None
+    async def _scope(self, work: Work) -> _Scope:
+        """What Parse tells of the statement; for COPY FROM and TRUNCATE, its words."""
         known = self._at.shadows.by_oid()
-        hidden = ", ".join(sorted(str(known[oid]) for oid in analysis.hidden_writes if oid in known))
-        if hidden:
-            raise _refused(f"{analysis.command.name} through a view", hidden, "INSERT INTO the table itself.")
-        targets = [known[oid] for oid in analysis.writes if oid in known]
-        if not targets:
-            return None
-        names = ", ".join(sorted(str(t) for t in targets))
-        if analysis.modifying_cte:
-            raise _refused("a WITH clause that changes rows", names, "Write the INSERT as a statement of its own.")
-        if analysis.command is not Command.INSERT:
-            raise _refused(
-                analysis.command.name, names, "In this version lake tables take INSERT; Spark can change their rows."
-            )
-        if analysis.on_conflict:
-            raise _refused("INSERT … ON CONFLICT", names, "Lake tables have no unique keys yet: write a plain INSERT.")
-        if analysis.returning:
-            raise _refused("INSERT … RETURNING", names, "Leave RETURNING out and SELECT the rows afterwards.")
-        return targets[0]
+        scope = _Scope(plans_only=_plans_only(work.statement))
+        analysis = work.analysis
+        if analysis is not None:
+            scope.plain = analysis.plain
+            written = {known[oid] for oid in analysis.writes | analysis.hidden_writes if oid in known}
+            scope.reads = {known[oid] for oid in analysis.reads if oid in known}
+            if analysis.plain_insert and written:
+                (scope.append,) = written
+            else:
+                scope.targets = written
+        elif work.statement.tokens[0].word == "copy":
+            scope.append = await self._copy_target(work.statement)
+        elif work.statement.tokens[0].word == "truncate":
+            scope.truncates = True
+        if scope.append is not None and scope.append.keys:
+            # Its keys are checked against all its rows, and again, by the strict mark, when it lands.
+            scope.changed({scope.append})
+        if scope.plans_only:
+            return _Scope(plans_only=True)
+        return scope
 
-    async def _judge_copy(self, statement: Statement) -> None:
-        """COPY … FROM must not begin for a lake table: its data cannot be asked for twice."""
-        if statement.tokens[0].word != "copy":
-            return
+    async def _copy_target(self, statement: Statement) -> Shadow | None:
+        """The lake table that COPY … FROM adds to."""
         end = next((token for token in statement.tokens[1:] if token.word == "from" or token.text == "("), None)
         if end is None or end.start == statement.tokens[1].start:
-            return  # COPY (query) TO
+            return None  # COPY (query) TO
         if not any(token.word == "from" for token in statement.tokens):
-            return
+            return None
         name = statement.text[statement.tokens[1].start : end.start].strip()
         found = await self._at.link.execute("SELECT pg_catalog.to_regclass($1)::pg_catalog.oid", [name])
-        shadow = self._at.shadows.by_oid().get(int(found.scalar() or 0))
-        if shadow is not None:
-            raise _refused("COPY FROM", str(shadow), "Use INSERT, or COPY into a temporary table and INSERT … SELECT.")
+        return self._at.shadows.by_oid().get(int(found.scalar() or 0))
 
-    async def _rounds(
-        self, work: Work, reads: set[Shadow], insert: Shadow | None, copy_source: CopySource | None
-    ) -> Spool:
+    async def _rounds(self, work: Work, scope: _Scope, copy_source: CopySource | None) -> Spool:
         at = self._at
-        plans_only = _plans_only(work.statement)
-        if plans_only:
-            reads = set()
-        plain = work.analysis is not None and work.analysis.plain
-        for _ in range(_ROUNDS):
+        sequences = SequenceWindows(at)
+        rounds = 0
+        while rounds < _ROUNDS:
+            await sequences.remember(scope.targets | ({scope.append} if scope.append else set()))
+            if rounds:
+                await sequences.restore()
             await at.link.query(_FILL)
-            filled = await self._fill(reads, work, plain, insert)
+            try:
+                await self._fill(scope)
+            except Loosened:
+                await at.link.query(_UNDO)
+                continue  # without the constraint that the table's own rows violate
             before = await self._probe(_STATEMENT, read_only=at.read_only)
             outcome = await self._ask(work.request, copy_source)
             try:
                 if outcome.error is not None:
-                    more = await self._more_after_error(outcome.error, before, filled)
-                    if not more:
+                    grown = await self._grows_after_error(outcome.error, before, scope)
+                    if not grown and not _may_extend(outcome.error):
                         raise self._explained(outcome.error)
                 else:
                     after = await self._probe()
-                    more = self._touched(work, before, after, filled, insert, plans_only)
-                    if not more:
-                        await self._settle(work, outcome.spool, before, after, filled, insert, plain)
+                    grown = self._grows(work, before, after, scope)
+                    if not grown:
+                        await self._settle(work, outcome.spool, before, after, scope)
                         return outcome.spool
-                if copy_source is not None and _is_copy_in(work.statement):
-                    raise PgError("0A000", "COPY FROM STDIN that makes functions read lake tables is not supported")
                 await at.link.query(_UNDO)
+                if not grown and outcome.error is not None and not await sequences.extend(outcome.error):
+                    raise self._explained(outcome.error)
+                if scope.writes and not at.read_only:
+                    await at.enter(write=True)
             except BaseException:
                 outcome.spool.close()
                 raise
             outcome.spool.close()
-            reads = reads | more
+            rounds += 1
         raise PgError(
             "0A000",
             f"after {_ROUNDS} rounds the statement still reads lake tables that it did not read before",
             hint="Read the tables in the statement itself, and not in functions that choose them.",
         )
 
-    async def _fill(self, reads: set[Shadow], work: Work, plain: bool, insert: Shadow | None) -> dict[int, Shadow]:
-        """Rows under every shadow that is going to be read, and under those of which a read would not be seen."""
+    async def _fill(self, scope: _Scope) -> None:
+        """Rows under every shadow that is read or changed, and under those of which a read would not be seen."""
         at = self._at
-        wanted = {shadow.key for shadow in reads}
+        for shadow in (*scope.targets, *([scope.append] if scope.append else ())):
+            shadow.check_writable()
         trace = await self._probe()
-        if not plain and not _plans_only(work.statement):
+        wanted = {shadow.key for shadow in scope.reads}
+        if not scope.plain and not scope.plans_only and not scope.truncates:
             known = at.shadows.by_oid()
             wanted |= {known[oid].key for oid in law.held(trace, known.keys())}
-        limit = _limit(trace.max_rows)
-        filled: dict[int, Shadow] = {}
-        left = limit
-        for key in sorted(wanted):
-            async with at.statement():
-                shadow = await at.versioned(at.shadows.tables[key])
-                count = 0
+        await self._fills.begin(trace.max_rows, trace.explain_route)
+        targets = {shadow.key for shadow in scope.targets}
+        for key in sorted(wanted | targets):
+            await self._fills.put(key, change=key in targets)
+        if scope.append is not None:
+            await self._fills.will_append(scope.append)
 
-                def add(number: int) -> None:
-                    nonlocal count
-                    count += number
-
-                columns = ", ".join(rows.quote_ident(c.name) for c in shadow.columns)
-                chunks = self._rows.chunks(shadow, left, add)
-                try:
-                    await at.link.copy_in(
-                        f"COPY {shadow.sql_name} ({columns}) FROM STDIN (FORMAT binary, ENCODING 'UTF8')", chunks
-                    )
-                except PgError as error:
-                    if error.sqlstate == "54000":
-                        raise too_many_rows(limit) from error
-                    if error.sqlstate in ("22021", "23502"):
-                        raise PgError(
-                            "58030",
-                            f'table "{shadow}" holds what PostgreSQL cannot: {error.message}',
-                            detail=error.detail,
-                            hint="It was written by another engine, which can read it.",
-                        ) from error
-                    raise
-                finally:
-                    await chunks.aclose()  # a COPY that failed has not read it to its end: the engine must be freed
-            at.filled(key, count)
-            left -= count
-            filled[shadow.oid] = shadow
-            if insert is not None and insert.oid == shadow.oid:
-                # The fill and the statement run in different subtransactions, so that xmin tells their rows apart.
-                one = await at.link.query(f"SELECT xmin::pg_catalog.text FROM ONLY {shadow.sql_name} LIMIT 1")
-                self._fill_xid = one.scalar()
-        return filled
-
-    async def _more_after_error(self, error: PgError, before: Trace, filled: dict[int, Shadow]) -> set[Shadow]:
+    async def _grows_after_error(self, error: PgError, before: Trace, scope: _Scope) -> bool:
         """What an error may be due to: shadows that were scanned empty. Locks are gone by now, counters are not."""
         if error.fatal or error.sqlstate[:2] in ("57", "53"):
-            return set()
+            return False
         at = self._at
         await at.link.query("ROLLBACK TO SAVEPOINT icefield_statement")
         after = await self._probe()
         known = at.shadows.by_oid()
-        return {known[oid] for oid in law.scanned(before, after) if oid in known and oid not in filled}
+        filled = self._fills.oids
+        more = {known[oid] for oid in law.scanned(before, after) if oid in known and oid not in filled}
+        # A row that was written may have met a key that an unfilled shadow does not know to be taken.
+        written = {known[oid] for oid in law.rows_written(before, after) if oid in known and oid not in filled}
+        scope.reads |= more | written
+        return bool(more | {shadow for shadow in written if shadow.keys})
 
-    def _touched(
-        self,
-        work: Work,
-        before: Trace,
-        after: Trace,
-        filled: dict[int, Shadow],
-        insert: Shadow | None,
-        plans_only: bool,
-    ) -> set[Shadow]:
-        """Shadows that must be filled, too. Raises for those that were written to and should not have been."""
+    def _grows(self, work: Work, before: Trace, after: Trace, scope: _Scope) -> bool:
+        """Whether the statement touched what was not filled for it: then ``scope`` has it now."""
         known = self._at.shadows.by_oid()
-        wrong = law.written(before, after) & known.keys() - ({insert.oid} if insert else set())
-        if wrong and not (plans_only and work.statement.tokens[0].word == "explain"):
-            names = ", ".join(sorted(str(known[oid]) for oid in wrong))
-            raise _refused(
-                _verb(work.statement),
-                names,
-                "In this version lake tables take CREATE, DROP, SELECT and plain INSERT, as statements of their own.",
-            )
-        touched = law.scanned(before, after)
-        if not plans_only:
-            touched |= law.read_locked(before, after)
-        return {known[oid] for oid in touched & known.keys() - filled.keys()}
+        if scope.plans_only:
+            return False
+        written = {known[oid] for oid in law.written(before, after) if oid in known} - scope.targets
+        if scope.append is not None:
+            written.discard(scope.append)
+        if scope.truncates:
+            scope.targets, written = written, set()
+        scope.changed(written)
+        if scope.truncates:
+            return False
+        touched = law.scanned(before, after) | law.read_locked(before, after)
+        read = {known[oid] for oid in touched & known.keys() - self._fills.oids}
+        scope.reads |= read
+        return bool(read or written)
 
-    async def _settle(
-        self,
-        work: Work,
-        spool: Spool,
-        before: Trace,
-        after: Trace,
-        filled: dict[int, Shadow],
-        insert: Shadow | None,
-        plain: bool,
-    ) -> None:
-        """The statement was right: write what it inserted, and take the fills away without undoing anything else."""
+    # what it changed ------------------------------------------------------------------------------------------------
+
+    async def _settle(self, work: Work, spool: Spool, before: Trace, after: Trace, scope: _Scope) -> None:
+        """The statement was right: write what it changed, and take the fills away without undoing anything else."""
         at = self._at
-        if insert is not None:
-            await self._write(insert, filled)
-        if not filled and insert is None:
+        if scope.truncates:
+            await self._truncate(scope)
+        else:
+            await self._write(work, scope)
+        if self._fills.route.told:
+            spool.notice(self._fills.route.text())
+        if not self._fills.oids and not scope.writes:
             await at.link.query(_KEEP)
             return
         known = at.shadows.by_oid()
@@ -332,21 +323,21 @@ class Execution:
         if declares and not (work.analysis and work.analysis.harmless):
             await self._refuse_late_readers()
         local_writes = law.written(before, after) - known.keys()
-        if plain and not local_writes and not declares:
+        if scope.plain and not local_writes and not declares:
             await at.link.query(_UNDO)
             return
         # Something else happened, too, that must stay; an open cursor keeps the rows that it saw.
-        tables = {shadow.key: shadow for shadow in (*filled.values(), *([insert] if insert else []))}
-        deletes = "; ".join(f"DELETE FROM ONLY {shadow.sql_name}" for shadow in tables.values())
-        await at.link.query(f"RELEASE SAVEPOINT icefield_statement; {deletes}; {_KEEP}")
+        await at.link.query("RELEASE SAVEPOINT icefield_statement")
+        await self._fills.empty(also=scope.append)
+        await at.link.query(_KEEP)
         if declares:
-            at.cursor_shadows |= filled.keys()
+            at.cursor_shadows |= self._fills.oids
 
     async def _refuse_late_readers(self) -> None:
         """A cursor's functions run at FETCH (or COMMIT), when its fill is gone; a volatile one would see that."""
         own = await self._at.link.query(
             "SELECT FROM pg_catalog.pg_proc WHERE oid OPERATOR(pg_catalog.>=) 16384"
-            " AND proname OPERATOR(pg_catalog.<>) 'icefield_guard' LIMIT 1"
+            " AND proname OPERATOR(pg_catalog.!~) '^icefield_' LIMIT 1"
         )
         if own.rows:
             raise PgError(
@@ -355,28 +346,71 @@ class Execution:
                 hint="Run the query without a cursor, or put the view's query into it.",
             )
 
-    async def _write(self, target: Shadow, filled: dict[int, Shadow]) -> None:
-        """The rows that the INSERT put under the shadow, into the lake, in one snapshot."""
-        at, link = self._at, self._at.link
-        source = f"ONLY {target.sql_name}"
-        if target.oid in filled and self._fill_xid is not None:
-            source += f" WHERE xmin::pg_catalog.text OPERATOR(pg_catalog.<>) '{self._fill_xid}'"
-        check = rows.check_query(target.columns, source)
-        if check is not None:
-            answer = (await link.query(check)).rows[0]
-            for column, bad in zip(rows.checked(target.columns), answer, strict=True):
-                if bad == "t":
-                    raise rows.refuse(column, str(target))
-        await link.query("SAVEPOINT icefield_export; SET LOCAL extra_float_digits = 1")
-        data = b"".join([part async for part in link.copy_out(rows.export_query(target.columns, source))])
-        await link.query("ROLLBACK TO SAVEPOINT icefield_export; RELEASE SAVEPOINT icefield_export")
-        if not data:
-            return
-        table = await asyncio.to_thread(rows.import_csv, data, target.columns)
-        at.filled(target.key, table.num_rows)
-        await at.enter(write=True)
-        async with at.statement():
-            await self._rows.append(target, table)
+    async def _write(self, work: Work, scope: _Scope) -> None:
+        """Every table that the statement changed, each in one snapshot."""
+        verb = _VERBS.get(work.statement.tokens[0].word, "merge")
+        found: list[tuple[Target, Difference]] = []
+        for target in self._fills.targets():
+            difference = await changes.read(self._at.link, target)
+            if not difference.empty:
+                found.append((target, difference))
+        if scope.append is not None:
+            target = self._fills.appended(scope.append)
+            difference = await changes.read(self._at.link, target)
+            if difference.rows.num_rows:
+                self._at.filled(scope.append.key, difference.rows.num_rows)
+                found.append((target, difference))
+        if found:
+            await self._at.enter(write=True)
+        for target, difference in found:
+            async with self._at.statement(strict=target.shadow != scope.append):
+                changed = await self._change(target, difference, verb)
+            self._fills.route.wrote(target.shadow, difference, changed)
+            self._at.touched_lake()
+
+    async def _change(self, target: Target, difference: Difference, verb: str) -> Changed:
+        if target.origin.source is None:
+            count = await self._rows.append(target.shadow, difference.rows)
+            return Changed(rows_written=count, way="append")
+        change = RowChange(target.origin.source, verb, target.origin.deleted(difference.deleted), target.origin.alive())
+        changed = await self._rows.change(target.shadow, change, difference.rows)
+        if (changed.rows_written, changed.rows_deleted) != (difference.rows.num_rows, len(difference.deleted)):
+            raise PgError(
+                "40001",
+                f'could not serialize access to "{target.shadow}": {changed.rows_deleted} of {len(difference.deleted)}'
+                f" rows were matched and {changed.rows_written} of {difference.rows.num_rows} written",
+            )
+        return changed
+
+    async def _truncate(self, scope: _Scope) -> None:
+        """TRUNCATE reads no rows: every file of the tables goes."""
+        for shadow in scope.targets:
+            shadow.check_writable()
+        if scope.targets:
+            await self._at.enter(write=True)
+        for shadow in sorted(scope.targets, key=str):
+            async with self._at.statement(strict=True):
+                changed = await self._rows.truncate(shadow, await self._at.snapshot_of(shadow))
+            self._fills.route.wrote(shadow, None, changed)
+            self._at.touched_lake()
+
+    # for DDL --------------------------------------------------------------------------------------------------------
+
+    async def fill_for_ddl(self, shadow: Shadow) -> None:
+        """All rows under the shadow, in the savepoint of the caller, so that the brain checks them."""
+        trace = await self._probe()
+        await self._fills.begin(trace.max_rows, None)
+        await self._fills.put(shadow.key, change=True, keeps_constraints=True)
+
+    async def rewrite(self, shadow: Shadow, columns: Sequence[str]) -> None:
+        """Every row of the table anew, with the columns' DEFAULT: what ADD COLUMN … DEFAULT means to old rows."""
+        at = self._at
+        scope = _Scope(targets={shadow}, plain=True)
+        values = ", ".join(f"{_ident(name)} = DEFAULT" for name in columns)
+        text = f"UPDATE ONLY {shadow.sql_name} SET {values}"
+        work = Work(split(text)[0], Other(), encode(m.Query(text)), None)
+        spool = await self._rounds(work, scope, None)
+        spool.close()
         at.touched_lake()
 
     # the brain ------------------------------------------------------------------------------------------------------
@@ -440,36 +474,18 @@ class Execution:
         return error
 
 
-def _refused(what: str, tables: str, hint: str) -> PgError:
-    return PgError("0A000", f"{what} is not supported on lake tables yet ({tables})", hint=hint)
-
-
 def _error(data: bytes) -> PgError:
     message = decode_backend(Frame(b"E", data[5:]))
     assert isinstance(message, m.ErrorResponse)
     return PgError.from_fields(message.fields)
 
 
-def _verb(statement: Statement) -> str:
-    first, *rest = statement.words(2)
-    two = first in ("explain", "refresh", "security", "import") and rest and rest[0]
-    return f"{first} {rest[0]}".upper() if two else first.upper() or "this statement"
+def _may_extend(error: PgError) -> bool:
+    return error.sqlstate == EXHAUSTED
 
 
-def _limit(setting: str | None) -> int:
-    if not setting:
-        return DEFAULT_MAX_ROWS
-    try:
-        limit = int(setting)
-    except ValueError:
-        limit = 0
-    if limit < 1:
-        raise PgError(
-            "22023",
-            f'invalid value for parameter "icefield.max_fetched_rows": "{setting}"',
-            hint="It must be a whole number above 0.",
-        )
-    return limit
+def _ident(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _plans_only(statement: Statement) -> bool:
@@ -495,7 +511,3 @@ def _refuse_unseen_scans(statement: Statement) -> None:
             "TABLESAMPLE, and ctid together with EXCEPTION, are not supported inside functions and DO",
             hint="Write the query as a statement of its own.",
         )
-
-
-def _is_copy_in(statement: Statement) -> bool:
-    return statement.tokens[0].word == "copy" and any(token.word == "stdin" for token in statement.tokens)

@@ -10,16 +10,18 @@ import asyncio
 import contextlib
 import json
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import quote, urlsplit
+from typing import Any, Literal
+from urllib.parse import quote, urlencode, urlsplit
 
 from icefield.model import errors as e
 from icefield.model.conflicts import Conflict
 
 _IDLE_S = 2.0
 """A connection that rested longer is not used again: the server may be closing it just now."""
+_REFS = {"branch": "branches", "tag": "tags"}
 
 
 def _kinds() -> dict[str, type[e.IcefieldError]]:
@@ -177,6 +179,7 @@ class LakeSession:
         self.ref: str = opened["ref"]
         self.doubtful = False
         """An answer was lost, so that what the server holds for this session is not known: ``reopen``."""
+        self._load_tokens: dict[tuple[tuple[str, ...], str], str] = {}
         self._lease_s = int(opened.get("lease-ms", 60_000)) / 1000
         self._path = f"/api/v1/sessions/{quote(self.id, safe='')}"
         self._rest = f"/v1/{quote(self.address, safe='')}"
@@ -227,8 +230,10 @@ class LakeSession:
             self.doubtful = True
             raise
 
-    async def mark(self) -> View:
-        answer = await self._change("POST", "/statements", {})
+    async def mark(self, strict: bool = False) -> View:
+        """``strict``: what this statement writes is never rebased over what somebody else landed meanwhile."""
+        self._load_tokens.clear()
+        answer = await self._change("POST", "/statements", {"strict": True} if strict else {})
         return View(answer["commit"], bool(answer["moved"]), answer["statement"])
 
     async def returned(self, statement: int) -> None:
@@ -290,9 +295,60 @@ class LakeSession:
         await self._change("POST", "/checkout", {"ref": ref})
         self.ref = ref
 
+    async def sequence(
+        self, namespace: Sequence[str], name: str, field_id: int, count: int, at_least: int | None = None
+    ) -> int:
+        """The first of ``count`` numbers (from 0) of a column's counter that nobody else gets, ever.
+
+        If the answer is lost the numbers are, too: a gap, as PostgreSQL's sequences have them.
+        """
+        body: dict[str, Any] = {"namespace": list(namespace), "name": name, "field-id": field_id, "count": count}
+        if at_least is not None:
+            body["at-least"] = at_least
+        return int((await self._ask("POST", "/sequences", body))["first"])
+
+    # The repo: branches, tags, merge and log ------------------------------------------------------------------------
+
     async def refs(self) -> list[dict[str, Any]]:
-        answer = await self._http.request("GET", f"/api/v1/repos/{quote(self.repo, safe='')}/refs", token=self.token)
-        return list(answer["refs"])
+        return list((await self._of_repo("GET", "/refs"))["refs"])
+
+    async def create_ref(self, kind: Literal["branch", "tag"], name: str, start: str | None = None) -> dict[str, Any]:
+        """At the head of ``start`` (a ref or a commit id), by default of the default branch."""
+        body = {"name": name} if start is None else {"name": name, "from": start}
+        return dict(await self._of_repo("POST", f"/{_REFS[kind]}", body))
+
+    async def drop_ref(self, kind: Literal["branch", "tag"], name: str) -> None:
+        await self._of_repo("DELETE", f"/{_REFS[kind]}/{quote(name, safe='')}")
+
+    async def merge(self, source: str, into: str, *, dry_run: bool = False, message: str | None = None) -> Any:
+        """``{"result", "commit", …}``; CommitConflict names every conflict. Lands once, however often it is sent."""
+        body: dict[str, Any] = {"from": source, "into": into, "id": str(uuid.uuid4())}
+        if message is not None:
+            body["message"] = message
+        if dry_run:
+            body["dry-run"] = True
+        for wait in (0.2, 1.0, 3.0):
+            try:
+                return await self._of_repo("POST", "/merge", body)
+            except Lost:
+                await asyncio.sleep(wait)
+        try:
+            return await self._of_repo("POST", "/merge", body)
+        except e.Unavailable:
+            raise e.OutcomeUnknown(
+                f"the server's answer to the merge of {source} into {into} was lost, and what became of it is not known"
+            ) from None
+
+    async def log(self, ref: str | None, limit: int, *, before: str | None = None) -> Any:
+        """``{"commits": […], "next": …}``, newest first; ``next`` (if there are more) is the next page's ``before``."""
+        asked = {"ref": ref or self.ref, "limit": str(limit)}
+        if before is not None:
+            asked["before"] = before
+        return await self._of_repo("GET", f"/log?{urlencode(asked)}")
+
+    async def _of_repo(self, method: str, path: str, body: Any = None) -> Any:
+        repo = f"/api/v1/repos/{quote(self.repo, safe='')}"
+        return await self._http.request(method, repo + path, body, token=self.token)
 
     # Iceberg REST, at the session's address -------------------------------------------------------------------------
 
@@ -305,11 +361,41 @@ class LakeSession:
     async def create_table(self, namespace: Sequence[str], body: Mapping[str, Any]) -> Any:
         return await self._catalog("POST", f"/namespaces/{_levels(namespace)}/tables", dict(body))
 
-    async def drop_table(self, namespace: Sequence[str], name: str) -> None:
-        await self._catalog("DELETE", f"/namespaces/{_levels(namespace)}/tables/{quote(name, safe='')}")
+    async def load_table(self, namespace: Sequence[str], name: str) -> Any:
+        """The load result (``metadata``, ``metadata-location``, ``config``), inside a marked statement.
 
-    async def _catalog(self, method: str, path: str, body: Any = None) -> Any:
-        return await self._http.request(method, self._rest + path, body, token=self.token)
+        Its load token is kept for ``commit_table``: it says which statement a commit belongs to.
+        """
+        answer = await self._catalog("GET", _table(namespace, name))
+        token = (answer.get("config") or {}).get("token")
+        if token is not None:
+            self._load_tokens[tuple(namespace), name] = str(token)
+        return answer
+
+    async def commit_table(
+        self,
+        namespace: Sequence[str],
+        name: str,
+        updates: Sequence[Mapping[str, Any]],
+        requirements: Sequence[Mapping[str, Any]],
+    ) -> Any:
+        """One commit to a table, inside the marked statement that loaded it (if none did, it is loaded here)."""
+        key = tuple(namespace), name
+        if key not in self._load_tokens:
+            await self.load_table(namespace, name)
+        token = self._load_tokens.pop(key, None)
+        body = {"requirements": [dict(r) for r in requirements], "updates": [dict(u) for u in updates]}
+        return await self._catalog("POST", _table(namespace, name), body, token=token)
+
+    async def rename_table(self, namespace: Sequence[str], name: str, to: Sequence[str], to_name: str) -> None:
+        source, destination = {"namespace": list(namespace), "name": name}, {"namespace": list(to), "name": to_name}
+        await self._catalog("POST", "/tables/rename", {"source": source, "destination": destination})
+
+    async def drop_table(self, namespace: Sequence[str], name: str) -> None:
+        await self._catalog("DELETE", _table(namespace, name))
+
+    async def _catalog(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> Any:
+        return await self._http.request(method, self._rest + path, body, token=token or self.token)
 
     async def close(self) -> None:
         if self._beat is not None:
@@ -321,6 +407,10 @@ class LakeSession:
                 await self._ask("DELETE", "")
         await self._http.close()
         await self._beat_http.close()
+
+
+def _table(namespace: Sequence[str], name: str) -> str:
+    return f"/namespaces/{_levels(namespace)}/tables/{quote(name, safe='')}"
 
 
 def _levels(namespace: Sequence[str]) -> str:

@@ -6,7 +6,8 @@ import tempfile
 from types import TracebackType
 from typing import Self
 
-from icefield.pgwire.codec import Run
+from icefield.pgwire import messages as m
+from icefield.pgwire.codec import Run, encode
 from icefield.pgwire.session import Sink
 
 _IN_MEMORY = 8 << 20
@@ -19,6 +20,7 @@ class Spool:
         self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY, prefix="icefield-answer-")  # noqa: SIM115
         self._pieces: list[tuple[bytes, int, int]] = []
         self._next = 0
+        self._notices: list[bytes] = []
         self.complete: bytes | None = None
         """The last CommandComplete, raw."""
 
@@ -27,6 +29,26 @@ class Spool:
         self._pieces.append((run.kind, len(run.data), run.count))
         if run.kind == b"C":
             self.complete = run.data
+
+    def say(self, message: m.BackendMessage) -> None:
+        """A message of our own."""
+        data = encode(message)
+        self.add(Run(data[:1], data, 1))
+
+    def notice(self, message: str | bytes | m.NoticeResponse) -> None:
+        """A notice of our own, told before whatever CommandComplete or row is delivered next (also after ``add``)."""
+        if isinstance(message, str):
+            message = m.NoticeResponse({"S": "NOTICE", "V": "NOTICE", "C": "00000", "M": message})
+        self._notices.append(message if isinstance(message, bytes) else encode(message))
+
+    def take_notices(self) -> list[bytes]:
+        """Those that were not delivered: for the spool that takes this one's place when a statement runs again."""
+        taken, self._notices = self._notices, []
+        return taken
+
+    def _tell(self, out: Sink) -> None:
+        for notice in self.take_notices():
+            out.write(notice)
 
     def close(self) -> None:
         self._file.close()
@@ -46,12 +68,14 @@ class Spool:
     async def deliver(self, out: Sink) -> None:
         """All of it."""
         self.rewind()
+        self._tell(out)
         for _, size, _ in self._pieces:
             out.write(self._file.read(size))
             await out.drain()
 
     async def deliver_rows(self, out: Sink, limit: int) -> tuple[int, bool]:
         """Of what is left, up to ``limit`` rows and what lies between them: how many, and whether that was all."""
+        self._tell(out)
         sent = 0
         while self._next < len(self._pieces):
             kind, size, count = self._pieces[self._next]

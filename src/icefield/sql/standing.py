@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -148,10 +148,11 @@ class Standing:
         wish = sh.wanted(catalog)
         script = sh.sync_script(self.shadows, wish, self.brain.role)
         oids: dict[sh.Key, int] | None = None
+        notices: tuple[Mapping[str, str], ...] = ()
         if script is not None:
-            await self.brain.admin.query(script)
+            notices = (await self.brain.admin.query(script)).notices
             oids = sh.read_oids((await self.brain.admin.query(sh.OIDS_QUERY)).rows)
-        self.shadows = sh.carried(self.shadows, wish, oids)
+        self.shadows = sh.carried(self.shadows, wish, oids, notices)
 
     async def _returned(self) -> None:
         if self._statement is not None:
@@ -159,12 +160,16 @@ class Standing:
             await self.lake.returned(statement)
 
     @asynccontextmanager
-    async def statement(self) -> AsyncIterator[None]:
-        """Around what the engine or a REST call does inside a transaction: the server must know of it."""
-        if self._statement is not None:
+    async def statement(self, *, strict: bool = False) -> AsyncIterator[None]:
+        """Around what the engine or a REST call does inside a transaction: the server must know of it.
+
+        ``strict``: what is written depends on what was read, so it lands only if the table has not moved meanwhile.
+        """
+        if self._statement is not None and not strict:
             yield
             return
-        self._statement = (await self.lake.mark()).statement
+        await self._returned()
+        self._statement = (await self.lake.mark(strict=strict)).statement
         try:
             yield
         finally:
@@ -190,6 +195,15 @@ class Standing:
             # After a write every version holds for this moment only.
             self._versions_at = None if self._written else self._view
         return self.shadows.tables[shadow.key]
+
+    async def snapshot_of(self, shadow: Shadow) -> int | None:
+        """The table's current snapshot, as it is in this transaction now."""
+        catalog = await self.lake.catalog(None)
+        for table in catalog["tables"]:
+            if tuple(table["namespace"]) == shadow.namespace and table["name"] == shadow.name:
+                found = table["snapshot-id"]
+                return None if found in (None, -1) else int(found)
+        return None
 
     def filled(self, key: sh.Key, rows: int) -> None:
         """Remember how many dead rows a fill leaves in the shadow's file."""

@@ -98,6 +98,16 @@ class RangeTopRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceRecord:
+    """The first number of a column's sequence never handed out, on any branch. It outlives the table."""
+
+    KEY: ClassVar[tuple[str, ...]] = ("entry", "field")
+    entry: str
+    field: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
 class LandedRecord:
     """The retry law: this snapshot, posted with this digest, has landed on this ref."""
 
@@ -207,6 +217,7 @@ ALL_KINDS: tuple[type, ...] = (
     SegmentRecord,
     RangeRecord,
     RangeTopRecord,
+    SequenceRecord,
     LandedRecord,
     OutcomeRecord,
     SessionRecord,

@@ -13,10 +13,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from icefield.graph.graph import HeadMoved
 from icefield.model.errors import IcefieldError, ReadOnly, Unavailable
 from icefield.store.port import StoreReader, StoreWriter
-from icefield.store.records import CommitRecord, DeletionRecord, LandedRecord, RepoRecord
+from icefield.store.records import (
+    CommitRecord,
+    DeletionRecord,
+    LandedRecord,
+    RepoRecord,
+    StagedRecord,
+    TransactionRecord,
+)
 from icefield.transaction import ranges
 from icefield.transaction.changes import entries_after, key_name
 from icefield.transaction.core import Core
@@ -59,8 +68,10 @@ def land(
     merged: CommitRecord | None = None,
     also: Also | None = None,
     guard: Guard | None = None,
+    ends: str | None = None,
 ) -> Landed:
-    """``also`` belongs to what lands, and is done even where the verb has nothing to do. ``guard`` may still refuse."""
+    """``also`` belongs to what lands, and is done even where the verb has nothing to do. ``guard`` may still refuse.
+    ``ends``: the transaction that lands, and is over then."""
     with core.tickets.hold(repo, branch):
         for _ in range(ATTEMPTS):
             with core.store.read() as reader:
@@ -100,7 +111,7 @@ def land(
                             details={**(details or {}), "entries": summary(steps)},
                             merged=merged,
                         )
-                    settle(core, writer, ref.id, commit, steps)
+                    settle(core, writer, ref.id, commit, steps, ends=ends)
                     if also is not None:
                         also(writer, commit)
             except HeadMoved:
@@ -111,7 +122,15 @@ def land(
     raise Unavailable(f"branch {branch} of repo {repo} moves too fast: nothing was changed; ask again")
 
 
-def settle(core: Core, writer: StoreWriter, ref_id: str, commit: CommitRecord, steps: Sequence[Step]) -> None:
+def settle(
+    core: Core,
+    writer: StoreWriter,
+    ref_id: str,
+    commit: CommitRecord,
+    steps: Sequence[Step],
+    *,
+    ends: str | None = None,
+) -> None:
     """What must be recorded in the very store transaction that moves the head."""
     for step in steps:
         words = step.change.words
@@ -121,7 +140,17 @@ def settle(core: Core, writer: StoreWriter, ref_id: str, commit: CommitRecord, s
                     writer.put(LandedRecord(words.entry, where, int(snapshot_id), digest, commit.seq))
         for entry, metadata in step.metadata.items():
             ranges.renew(writer, entry, Scope(ref_id), metadata)
-        enqueue(core, writer, step.change.superseded, "replaced by a rebase")
+        enqueue(core, writer, _nobodys(writer, step.change.superseded, ends), "replaced by a rebase")
+
+
+def _nobodys(reader: StoreReader, locations: Sequence[str], ends: str | None) -> list[str]:
+    """Those that no other open transaction's overlay names: a client may have posted one commit there as well."""
+    if not locations:
+        return []
+    open_ = [record.id for record in reader.find(TransactionRecord, state="open") if record.id != ends]
+    staged = [each.change for id_ in open_ for each in reader.find(StagedRecord, transaction=id_)]
+    as_told = {location: msgspec.json.encode(location).decode() for location in locations}
+    return [location for location in locations if not any(as_told[location] in text for text in staged)]
 
 
 def enqueue(core: Core, writer: StoreWriter, locations: Sequence[str], reason: str) -> None:

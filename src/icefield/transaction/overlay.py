@@ -15,6 +15,15 @@ class OverlayView:
         self._base = base
         self._after = after
 
+    @property
+    def base(self) -> TreeView:
+        return self._base
+
+    @property
+    def after(self) -> Mapping[Key, Entry | None]:
+        """What the staged changes leave under each name that they touch."""
+        return self._after
+
     def get(self, key: Key) -> Entry | None:
         return self._after[key] if key in self._after else self._base.get(key)
 

@@ -35,6 +35,7 @@ from icefield.store.port import StoreReader, StoreWriter
 from icefield.store.records import CommitRecord, OutcomeRecord, SessionRecord, TransactionRecord
 from icefield.transaction import transactions
 from icefield.transaction.core import Core
+from icefield.transaction.garbage import Written
 from icefield.transaction.landing import refuses_client_gc
 from icefield.transaction.load_tokens import LoadToken
 from icefield.transaction.served import Overlaid
@@ -128,20 +129,23 @@ class Sessions:
         self._change(session.id, beat)
 
     def close(self, session: SessionRecord) -> None:
+        files = self._files_of(session)
+
         def end(writer: StoreWriter, now: SessionRecord) -> SessionRecord:
-            self._roll_back(writer, now)
+            self._roll_back(writer, now, files)
             return replace(now, closed=True, transaction=None, epoch=now.epoch + 1, in_flight="[]")
 
         self._change(session.id, end)
 
     def expire(self, session: SessionRecord) -> bool:
         """Ends a session whose lease ran out: its transaction is rolled back. Says whether it did."""
+        files = self._files_of(session)
 
         def end(writer: StoreWriter, now: SessionRecord) -> SessionRecord:
             if now.expires_ms >= self._core.clock.now_ms():
                 return now  # a heartbeat came in between
             log.info("session %s: its lease ran out, its transaction is rolled back", now.id)
-            self._roll_back(writer, now)
+            self._roll_back(writer, now, files)
             return replace(now, closed=True, transaction=None, epoch=now.epoch + 1, in_flight="[]")
 
         return self._change(session.id, end).closed
@@ -250,8 +254,10 @@ class Sessions:
         self._in_transaction(session, lambda writer, opened: transactions.savepoint(self._core, writer, opened, name))
 
     def rollback_to(self, session: SessionRecord, name: str) -> None:
+        files = self._files_of(session)
+
         def back(writer: StoreWriter, opened: Opened) -> None:
-            transactions.rollback_to(self._core, writer, opened, name)
+            transactions.rollback_to(self._core, writer, opened, files.of(opened.record.id), name)
 
         self._in_transaction(session, back, new_epoch=True)
 
@@ -260,11 +266,12 @@ class Sessions:
 
     def rollback(self, session: SessionRecord) -> None:
         """Asked again, it has been done. Statements in flight do not hold it up: nothing of theirs lands any more."""
+        files = self._files_of(session)
 
         def back(writer: StoreWriter, now: SessionRecord) -> SessionRecord:
             if now.transaction is None:
                 return now
-            self._roll_back(writer, now)
+            self._roll_back(writer, now, files)
             return replace(now, transaction=None, epoch=now.epoch + 1, view=self._newest_view(writer, now))
 
         self._change(session.id, back)
@@ -308,12 +315,13 @@ class Sessions:
 
     def _fail(self, session: SessionRecord, transaction: str, conflict: CommitConflict) -> None:
         """A transaction that conflicts is over; asked for again, it answers the same conflicts."""
+        files = self._files_of(session)
 
         def end(writer: StoreWriter, now: SessionRecord) -> SessionRecord:
             if now.transaction != transaction:
                 return now
             opened = transactions.read(self._core, writer, transaction)
-            transactions.rollback(self._core, writer, opened, state=transactions.FAILED)
+            transactions.rollback(self._core, writer, opened, files.of(transaction), state=transactions.FAILED)
             outcome = {
                 "result": "conflict",
                 "message": conflict.message,
@@ -417,9 +425,20 @@ class Sessions:
         except NoSuchRef:
             return session.view
 
-    def _roll_back(self, writer: StoreWriter, session: SessionRecord) -> None:
+    def _files_of(self, session: SessionRecord) -> Written:
+        """The files of the session's transaction, read while nobody waits for the store."""
+        with self._core.store.read() as reader:
+            now = reader.get(SessionRecord, session.id)
+            transaction = now.transaction if now is not None else None
+            staged = transactions.read(self._core, reader, transaction).staged if transaction is not None else ()
+        files = Written(self._core, transaction or "-")
+        files.read_ahead(staged)
+        return files
+
+    def _roll_back(self, writer: StoreWriter, session: SessionRecord, files: Written) -> None:
         if session.transaction is not None:
-            transactions.rollback(self._core, writer, transactions.read(self._core, writer, session.transaction))
+            opened = transactions.read(self._core, writer, session.transaction)
+            transactions.rollback(self._core, writer, opened, files.of(session.transaction))
 
     def _change(self, id_: str, change: Callable[[StoreWriter, SessionRecord], SessionRecord]) -> SessionRecord:
         with self._core.store.write() as writer:

@@ -17,8 +17,8 @@ from icefield.transaction.changes import Change
 from icefield.transaction.ranges import Scope
 from icefield.transaction.served import Overlaid
 
-Seen = Callable[[Identifier, str], int | None]
-"""A table's name at the head, its entry -> the snapshot that the statement's view has of it."""
+Seen = Callable[[Identifier, str], Mapping[str, Any] | None]
+"""A table's name at the head, its entry -> the table as the statement's view has it; None if it has it not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Standing:
     """The ids law: (entry, snapshot id) -> has it landed on any ref? One id never names two contents."""
     strict: bool = False
     seen: Seen | None = None
-    """For strict writes."""
+    """What the statement saw, where that may differ from ``view``: outside a transaction."""
 
 
 @dataclass(frozen=True, slots=True)

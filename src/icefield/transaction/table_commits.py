@@ -158,8 +158,8 @@ def _apply(
                 for f in failed
             ],
         )
-    if at.strict and at.seen is not None:
-        _check_strict(at, identifier, entry, head)
+    if at.seen is not None:
+        _check_seen(at, identifier, entry, head, updates)
     if not stale and not _row_ids_taken(head, updates, where):
         try:
             return apply_updates(head, updates, now_ms=now), updates, {}, []
@@ -187,18 +187,68 @@ def _apply(
     )
 
 
-def _check_strict(at: Standing, identifier: Identifier, entry: Entry, head: dict[str, Any]) -> None:
+def _check_seen(at: Standing, identifier: Identifier, entry: Entry, head: dict[str, Any], updates: Updates) -> None:
+    """Is the table still what the statement saw, as far as what it wrote depends on that?"""
     assert at.seen is not None
-    seen, current = at.seen(identifier, entry.id), head.get("current-snapshot-id")
-    if seen != (None if current == -1 else current):
+    seen = at.seen(identifier, entry.id)
+    if seen is None:
+        if at.strict:
+            raise _conflict(
+                identifier,
+                "moved-under-a-strict-write",
+                f"table {identifier} is not among those that the statement saw; run the statement again",
+            )
+        return
+    before, now = _snapshot_of(seen), _snapshot_of(head)
+    if at.strict and before != now:
         raise _conflict(
             identifier,
             "moved-under-a-strict-write",
-            f"table {identifier} moved from snapshot {seen} to {current} while a statement whose result depends on its "
+            f"table {identifier} moved from snapshot {before} to {now} while a statement whose result depends on its "
             "rows was running; run the statement again",
-            ours=_text(current),
-            theirs=_text(seen),
+            ours=_text(now),
+            theirs=_text(before),
         )
+    changed = meaning_changed(seen, head) if at.strict else rules_changed(seen, head, updates)
+    if changed is not None:
+        raise _conflict(
+            identifier,
+            "moved-under-a-strict-write" if at.strict else "rules-changed",
+            f"table {identifier}: {changed} was changed while a statement that depends on it was running; run the "
+            "statement again",
+        )
+
+
+REMEMBERED = "icefield."
+"""Properties that begin so are the SQL door's: what a column is beyond its Iceberg type, and the table's rules."""
+_RULES = tuple(f"{REMEMBERED}{rule}." for rule in ("check", "unique", "primary-key"))
+
+
+def meaning_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """What differs, besides rows, that the result of a statement may depend on."""
+    for key in ("format-version", "current-schema-id"):
+        if before.get(key) != now.get(key):
+            return key
+    return _property_changed(before, now, (REMEMBERED,))
+
+
+def rules_changed(before: Mapping[str, Any], now: Mapping[str, Any], updates: Updates) -> str | None:
+    """Rows were checked by the rules there were: under other rules they may not land. Types and defaults may differ,
+    the rows are what they are."""
+    if not any(update.get("action") == "add-snapshot" for update in updates):
+        return None
+    return _property_changed(before, now, _RULES)
+
+
+def _property_changed(before: Mapping[str, Any], now: Mapping[str, Any], beginnings: tuple[str, ...]) -> str | None:
+    old, new = before.get("properties") or {}, now.get("properties") or {}
+    keys = sorted(key for key in {*old, *new} if key.startswith(beginnings) and old.get(key) != new.get(key))
+    return f"property {keys[0]}" if keys else None
+
+
+def _snapshot_of(metadata: Mapping[str, Any]) -> int | None:
+    current: int | None = metadata.get("current-snapshot-id")
+    return None if current == -1 else current
 
 
 def _row_ids_taken(head: dict[str, Any], updates: Updates, where: Positions) -> bool:

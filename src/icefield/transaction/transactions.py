@@ -31,13 +31,13 @@ from icefield.store.records import (
 from icefield.transaction import changes, landing, ranges
 from icefield.transaction.changes import Change, Key, TableWords, entries_after, key_name
 from icefield.transaction.core import Core
-from icefield.transaction.garbage import files_written
+from icefield.transaction.garbage import Written
 from icefield.transaction.metadata_files import encode
 from icefield.transaction.overlay import OverlayView
 from icefield.transaction.ranges import Scope
 from icefield.transaction.served import Overlaid, metadata_folder, transaction_folder
 from icefield.transaction.steps import Standing, Step, Verb
-from icefield.transaction.table_commits import commit_table, snapshot_taken
+from icefield.transaction.table_commits import commit_table, rules_changed, snapshot_taken
 
 OPEN = "open"
 COMMITTED = "committed"
@@ -160,7 +160,7 @@ def savepoint(core: Core, writer: StoreWriter, opened: Opened, name: str) -> Non
     writer.put(SavepointRecord(opened.record.id, depth, name, len(opened.staged)))
 
 
-def rollback_to(core: Core, writer: StoreWriter, opened: Opened, name: str) -> None:
+def rollback_to(core: Core, writer: StoreWriter, opened: Opened, files: Written, name: str) -> None:
     """Forgets what was staged after the savepoint, which itself stays."""
     point = _find(opened, name)
     for position in range(point.position, len(opened.staged)):
@@ -172,7 +172,7 @@ def rollback_to(core: Core, writer: StoreWriter, opened: Opened, name: str) -> N
     landing.enqueue(
         core,
         writer,
-        files_written(core, opened.record.id, dropped, kept),
+        files.dropped(dropped, kept, landing.taken(writer)),
         f"rolled back to a savepoint in transaction {opened.record.id}",
     )
     if not writer.replace(opened.record, replace(opened.record, version=opened.record.version + 1)):
@@ -186,12 +186,12 @@ def release(core: Core, writer: StoreWriter, opened: Opened, name: str) -> None:
             writer.delete(SavepointRecord, opened.record.id, later.depth)
 
 
-def rollback(core: Core, writer: StoreWriter, opened: Opened, *, state: str = ROLLED_BACK) -> None:
+def rollback(core: Core, writer: StoreWriter, opened: Opened, files: Written, *, state: str = ROLLED_BACK) -> None:
     """Drops the overlay; what it wrote goes to the deletion queue."""
     landing.enqueue(
         core,
         writer,
-        files_written(core, opened.record.id, opened.staged, ()),
+        files.dropped(opened.staged, (), landing.taken(writer)),
         f"transaction {opened.record.id} was rolled back",
     )
     _end(writer, opened, state)
@@ -253,6 +253,7 @@ def commit(
         principal=principal,
         details={"operation": "transaction", "transaction": record.id},
         also=finish,
+        ends=record.id,
     )
     return {
         "result": "committed" if opened.staged else "nothing-to-do",
@@ -355,7 +356,18 @@ def _replay(
             f"table {name} was changed on branch {opened.record.ref} since the transaction began, and the "
             "transaction's own change depends on the rows it read",
         )
-    clobbered = _clobbered(core, before, current, said.updates)
+    assert before.metadata_location is not None
+    assert current.metadata_location is not None
+    old, new = core.metadata.load(before.metadata_location), core.metadata.load(current.metadata_location)
+    clobbered = _clobbered(old, new, said.updates)
+    rule = rules_changed(old, new, said.updates)
+    if rule is not None:
+        return Conflict(
+            str(name),
+            "rules-changed",
+            f"table {name}: {rule} was changed on branch {opened.record.ref} since the transaction began, and the "
+            "transaction's rows were not checked by it",
+        )
     if clobbered is not None:
         return Conflict(
             str(name),
@@ -382,12 +394,9 @@ _SETS = {
 """Action -> the one value it sets, whatever that was before."""
 
 
-def _clobbered(core: Core, before: Entry, current: Entry, updates: Sequence[dict[str, Any]]) -> str | None:
+def _clobbered(old: dict[str, Any], new: dict[str, Any], updates: Sequence[dict[str, Any]]) -> str | None:
     """What the words would overwrite unseen. A client asserts what it read of a table only in part: its properties
     never, and nothing at all when it replaces the table."""
-    assert before.metadata_location is not None
-    assert current.metadata_location is not None
-    old, new = core.metadata.load(before.metadata_location), core.metadata.load(current.metadata_location)
     old_properties, new_properties = old.get("properties") or {}, new.get("properties") or {}
     wanted: dict[str, Any] = {}
     for update in updates:

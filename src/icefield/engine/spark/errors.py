@@ -25,6 +25,7 @@ CONFLICT_MARK = "conflict: "
 _CONFLICT = re.compile(r"(?:^|: )conflict: (.*)", re.DOTALL)
 _BY_CLASS: dict[str, type[IcefieldError]] = {
     "org.apache.iceberg.exceptions.NoSuchTableException": NoSuchTable,
+    "org.apache.spark.sql.catalyst.analysis.NoSuchTableException": NoSuchTable,
     "org.apache.iceberg.exceptions.NoSuchNamespaceException": NoSuchNamespace,
     "org.apache.iceberg.exceptions.NotAuthorizedException": Unauthorized,
     "org.apache.iceberg.exceptions.ForbiddenException": Forbidden,

@@ -1,12 +1,17 @@
 """The protocol between a door and the engine worker: frames of a JSON header and a body, over a Unix socket.
 
-A connection is one engine session. It begins with ``{"op": "open", "address", "token"}``; then requests, one at a
-time. Replies end with ``{"ok": …}`` or ``{"error": {…}}``. Rows are frames ``{"rows": n}`` whose body is one Arrow
+A connection is one engine session. It begins with ``{"op": "open", "address", "token", "way"}``; then requests, one at
+a time. Replies end with ``{"ok": …}`` or ``{"error": {…}}``. Rows are frames ``{"rows": n}`` whose body is one Arrow
 record batch message, after a frame ``{"schema": true}`` whose body is the Arrow schema message.
 
-    fetch    -> {"op": "fetch", "namespace", "name", "columns", "max-rows"}    <- schema, rows…, ok | error
+    fetch    -> {"op": "fetch", "namespace", "name", "columns", "max-rows", "identity"}
+                <- source (if identity was asked), schema, rows…, ok | error
     append   -> {"op": "append", "namespace", "name"} + schema, rows…, {"end": true} | {"abort": true}  <- ok | error
+    change   -> {"op": "change", "namespace", "name", "verb"} + source, alive, deleted…, then as append
+    truncate -> {"op": "truncate", "namespace", "name", "snapshot-id"}         <- ok | error
     close    -> {"op": "close"}                                                <- ok
+A source is a frame ``{"source": {"snapshot-id", "format-version"}}`` whose body is a JSON list of paths; ``alive`` is a
+frame whose body is one Arrow batch message of one column; ``deleted`` frames are like rows.
 On a connection that opened no session: {"op": "ping"} and {"op": "cancel", "session"}.
 """
 
@@ -14,13 +19,16 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from icefield.engine import port
 from icefield.model import errors
 from icefield.model.errors import IcefieldError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _SIZES = struct.Struct(">II")
 MAX_HEADER = 1 << 20
@@ -93,6 +101,30 @@ def _error_classes() -> dict[str, type[IcefieldError]]:
 
 
 _CLASSES = _error_classes()
+
+
+def source_frame(source: port.FetchedFrom) -> tuple[dict[str, Any], bytes]:
+    """Paths go in the body: there may be more of them than a header holds."""
+    header = {"snapshot-id": source.snapshot_id, "format-version": source.format_version}
+    return {"source": header}, msgspec.json.encode(source.files)
+
+
+def source_of(header: dict[str, Any], body: bytes) -> port.FetchedFrom:
+    told = header["source"]
+    files = msgspec.json.decode(body, type=tuple[str, ...])
+    return port.FetchedFrom(told["snapshot-id"], told["format-version"], files)
+
+
+def alive_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([("rows", pa.int64())])
+
+
+def deleted_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([("file", pa.int32()), ("pos", pa.int64()), ("row_id", pa.int64())])
 
 
 def error_to_json(error: IcefieldError) -> dict[str, Any]:

@@ -14,8 +14,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from icefield.engine.port import EngineBusy, EngineLost
-from icefield.engine.spark.frames import ConnectionEnded, FrameSocket, error_from_json
+from icefield.engine.port import Changed, EngineBusy, EngineLost, FetchedFrom, RowChange
+from icefield.engine.spark.frames import (
+    ConnectionEnded,
+    FrameSocket,
+    alive_schema,
+    deleted_schema,
+    error_from_json,
+    source_frame,
+    source_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,8 +35,10 @@ CONNECT_SECONDS = 60.0
 class SparkEngine:
     """``engine.port.Engine``."""
 
-    def __init__(self, path: Path | str, *, connect_seconds: float = CONNECT_SECONDS) -> None:
+    def __init__(self, path: Path | str, *, connect_seconds: float = CONNECT_SECONDS, way: str | None = None) -> None:
+        """``way``: how rows are changed, else as the worker is set: ``public``, or anything else for the default."""
         self._path = str(path)
+        self.way = way
         self._connect_seconds = connect_seconds
 
     def open_session(self, address: str, token: str) -> SparkEngineSession:
@@ -73,6 +83,17 @@ def _answer(header: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def _frames_of(change: RowChange) -> Iterator[tuple[dict[str, Any], Any]]:
+    import pyarrow as pa
+
+    yield source_frame(change.source)
+    alive = pa.RecordBatch.from_arrays([pa.array(change.alive, pa.int64())], schema=alive_schema())
+    yield {"alive": alive.num_rows}, alive.serialize()
+    schema = deleted_schema()
+    for batch in change.deleted.select(schema.names).cast(schema).to_batches():
+        yield {"deleted": batch.num_rows}, batch.serialize()
+
+
 def _lost(error: ConnectionEnded) -> EngineLost:
     return EngineLost(f"the engine went away in the middle of the request: {error}")
 
@@ -89,7 +110,13 @@ class SparkEngineSession:
         self._id: str | None = None
 
     def fetch(
-        self, namespace: Sequence[str], name: str, columns: Sequence[str] | None = None, *, max_rows: int | None = None
+        self,
+        namespace: Sequence[str],
+        name: str,
+        columns: Sequence[str] | None = None,
+        *,
+        max_rows: int | None = None,
+        identity: bool = False,
     ) -> SparkRowStream:
         header = {
             "op": "fetch",
@@ -97,14 +124,19 @@ class SparkEngineSession:
             "name": name,
             "columns": None if columns is None else list(columns),
             "max-rows": max_rows,
+            "identity": identity,
         }
         frames = self._take()
         try:
             frames.send(header)
             answer, body = frames.receive()
+            source = None
+            if "source" in answer:
+                source = source_of(answer, body)
+                answer, body = frames.receive()
             if "schema" not in answer:
                 _answer(answer)
-            return SparkRowStream(self, frames, body)
+            return SparkRowStream(self, frames, body, source)
         except ConnectionEnded as error:
             self._give_back(broken=True)
             raise _lost(error) from error
@@ -113,12 +145,48 @@ class SparkEngineSession:
             raise
 
     def append(self, namespace: Sequence[str], name: str, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> int:
+        header = {"op": "append", "namespace": list(namespace), "name": name}
+        return int(self._send_rows(header, (), schema, rows)["rows"])
+
+    def change(
+        self,
+        namespace: Sequence[str],
+        name: str,
+        change: RowChange,
+        schema: pa.Schema,
+        rows: Iterable[pa.RecordBatch],
+    ) -> Changed:
+        header = {"op": "change", "namespace": list(namespace), "name": name, "verb": change.verb}
+        return Changed(**self._send_rows(header, _frames_of(change), schema, rows))
+
+    def truncate(self, namespace: Sequence[str], name: str, *, snapshot_id: int | None) -> Changed:
+        header = {"op": "truncate", "namespace": list(namespace), "name": name, "snapshot-id": snapshot_id}
         frames = self._take()
         broken = False
         try:
-            frames.send({"op": "append", "namespace": list(namespace), "name": name})
-            frames.send({"schema": True}, schema.serialize())
+            frames.send(header)
+            return Changed(**_answer(frames.receive()[0]))
+        except ConnectionEnded as error:
+            broken = True
+            raise _lost(error) from error
+        finally:
+            self._give_back(broken=broken)
+
+    def _send_rows(
+        self,
+        header: dict[str, Any],
+        first: Iterable[tuple[dict[str, Any], Any]],
+        schema: pa.Schema,
+        rows: Iterable[pa.RecordBatch],
+    ) -> dict[str, Any]:
+        frames = self._take()
+        broken = False
+        try:
+            frames.send(header)
             try:
+                for told, body in first:
+                    frames.send(told, body)
+                frames.send({"schema": True}, schema.serialize())
                 for batch in rows:
                     if batch.num_rows:
                         frames.send({"rows": batch.num_rows}, batch.serialize())
@@ -130,7 +198,7 @@ class SparkEngineSession:
                 frames.receive()
                 raise
             frames.send({"end": True})
-            return int(_answer(frames.receive()[0])["rows"])
+            return _answer(frames.receive()[0])
         except ConnectionEnded as error:
             broken = True
             raise _lost(error) from error
@@ -162,7 +230,8 @@ class SparkEngineSession:
             if self._frames is None:
                 frames = self._engine.connect()
                 try:
-                    opened = ask(frames, {"op": "open", "address": self._address, "token": self._token})
+                    told = {"op": "open", "address": self._address, "token": self._token, "way": self._engine.way}
+                    opened = ask(frames, told)
                 except BaseException:
                     frames.close()
                     raise
@@ -181,13 +250,20 @@ class SparkEngineSession:
 class SparkRowStream:
     """``engine.port.RowStream``: batches as they arrive."""
 
-    def __init__(self, session: SparkEngineSession, frames: FrameSocket, schema: bytes) -> None:
+    def __init__(
+        self, session: SparkEngineSession, frames: FrameSocket, schema: bytes, source: FetchedFrom | None
+    ) -> None:
         import pyarrow as pa
 
         self._session = session
         self._frames = frames
         self._open = True
         self._schema: pa.Schema = pa.ipc.read_schema(pa.py_buffer(schema))
+        self._source = source
+
+    @property
+    def source(self) -> FetchedFrom | None:
+        return self._source
 
     @property
     def schema(self) -> pa.Schema:

@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 CATALOG = "lake"
 MEMORY_VARIABLE = "ICEFIELD_SPARK_MEMORY"
 MASTER_VARIABLE = "ICEFIELD_SPARK_MASTER"
+
+
+def quoted(namespace: Sequence[str], name: str) -> str:
+    """A table of the catalog, in SQL."""
+    return ".".join("`" + part.replace("`", "``") + "`" for part in (CATALOG, *namespace, name))
 
 
 @dataclass(frozen=True, slots=True)

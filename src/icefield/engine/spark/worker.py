@@ -20,15 +20,25 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icefield.engine.port import Cancelled, EngineFailed
+from icefield.engine.port import Cancelled, EngineFailed, RowChange
+from icefield.engine.spark.changes import change as changing
 from icefield.engine.spark.errors import translate
-from icefield.engine.spark.frames import ConnectionEnded, FrameSocket, error_to_json
+from icefield.engine.spark.frames import (
+    ConnectionEnded,
+    FrameSocket,
+    alive_schema,
+    deleted_schema,
+    error_to_json,
+    source_frame,
+    source_of,
+)
 from icefield.engine.spark.rows import Fetch, append
 from icefield.engine.spark.session import CATALOG, Binding, close_catalog, driver, new_session, start_spark
-from icefield.model.errors import BadRequest, IcefieldError
+from icefield.model.errors import BadRequest, IcefieldError, OutcomeUnknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,6 +116,7 @@ class _Conversation:
         self._worker = worker
         self._frames = frames
         self._session: SparkSession | None = None
+        self._way = ""
         self._lock = threading.Lock()
         self._job: str | None = None
         self._cancelled = False
@@ -129,7 +140,9 @@ class _Conversation:
             except ConnectionEnded:
                 raise
             except BaseException as error:
-                known = Cancelled("the request was cancelled") if self._cancelled else translate(error)
+                known = translate(error)
+                if self._cancelled and not isinstance(known, OutcomeUnknown):
+                    known = Cancelled("the request was cancelled")
                 if type(known) is EngineFailed:
                     log.warning("request %s failed: %s", op, known.message)
                 self._frames.send({"error": error_to_json(known)})
@@ -170,17 +183,19 @@ class _Conversation:
         if not isinstance(address, str) or not address:
             raise BadRequest("address must be the address of a session, as lake@~id", field="address")
         self._session = self._worker.bind(address, header.get("token"))
+        self._way = str(header.get("way") or os.environ.get(changing.WAY_VARIABLE, ""))
         self._worker.enter(self)
         return {"session": self.id}
 
     def _fetch(self, header: Mapping[str, Any]) -> dict[str, Any]:
-        stream = Fetch(
-            self._opened(), header["namespace"], header["name"], header.get("columns"), header.get("max-rows")
-        )
+        session, namespace, name = self._opened(), header["namespace"], header["name"]
+        identity = changing.table_of(session, namespace, name, self._way) if header.get("identity") else None
+        stream = Fetch(session, namespace, name, header.get("columns"), header.get("max-rows"), identity=identity)
+        if stream.source is not None:
+            self._frames.send(*source_frame(stream.source))
         self._frames.send({"schema": True}, stream.schema.serialize())
         for count, message in stream:
-            if self._cancelled:
-                raise Cancelled("the request was cancelled")
+            self._check()
             self._frames.send({"rows": count}, message)
         return {"rows": stream.rows}
 
@@ -189,7 +204,7 @@ class _Conversation:
 
         incoming = _Incoming(self._frames)
         try:
-            schema = pa.ipc.read_schema(pa.py_buffer(incoming.schema()))
+            schema = pa.ipc.read_schema(pa.py_buffer(incoming.frame("schema")[1]))
             return {
                 "rows": append(
                     self._opened(), header["namespace"], header["name"], schema, incoming.batches(schema, self)
@@ -197,6 +212,26 @@ class _Conversation:
             }
         finally:
             incoming.drain()
+
+    def _change(self, header: Mapping[str, Any]) -> dict[str, Any]:
+        import pyarrow as pa
+
+        incoming = _Incoming(self._frames)
+        try:
+            source = source_of(*incoming.frame("source"))
+            alive = pa.ipc.read_record_batch(pa.py_buffer(incoming.frame("alive")[1]), alive_schema()).column(0)
+            deleted = incoming.table(deleted_schema(), "deleted")
+            change = RowChange(source, header["verb"], deleted, alive.to_pylist())
+            schema = pa.ipc.read_schema(pa.py_buffer(incoming.frame("schema")[1]))
+            rows = incoming.batches(schema, self)
+            table = changing.table_of(self._opened(), header["namespace"], header["name"], self._way)
+            return asdict(changing.make_change(table, change, schema, rows, self._check))
+        finally:
+            incoming.drain()
+
+    def _truncate(self, header: Mapping[str, Any]) -> dict[str, Any]:
+        table = changing.table_of(self._opened(), header["namespace"], header["name"], self._way)
+        return asdict(changing.truncate(table, header.get("snapshot-id"), self._check))
 
     def _ping(self, _: Mapping[str, Any]) -> dict[str, Any]:
         self._worker._root.sparkContext.statusTracker().getActiveJobsIds()
@@ -214,25 +249,50 @@ class _Conversation:
     def cancelled(self) -> bool:
         return self._cancelled
 
+    def _check(self) -> None:
+        if self._cancelled:
+            raise Cancelled("the request was cancelled")
+
 
 _VERBS = {
     "open": _Conversation._open,
     "fetch": _Conversation._fetch,
     "append": _Conversation._append,
+    "change": _Conversation._change,
+    "truncate": _Conversation._truncate,
     "ping": _Conversation._ping,
     "cancel": _Conversation._cancel,
 }
 
 
 class _Incoming:
-    """The rows of an append. Whatever becomes of it, all of its frames are taken off the connection."""
+    """What follows an append or a change. Whatever becomes of it, all of its frames are taken off the connection."""
 
     def __init__(self, frames: FrameSocket) -> None:
         self._frames = frames
         self._over = False
+        self._held: tuple[dict[str, Any], bytes] | None = None
 
-    def schema(self) -> bytes:
-        return self._next()[1]
+    def frame(self, kind: str) -> tuple[dict[str, Any], bytes]:
+        header, body = self._held or self._next()
+        self._held = None
+        if kind not in header:
+            if "abort" in header:
+                raise Cancelled("the request was cancelled")
+            raise BadRequest(f"the frame {kind!r} is missing", field=kind)
+        return header, body
+
+    def table(self, schema: pa.Schema, kind: str) -> pa.Table:
+        """All frames of a kind that follow, as one table."""
+        import pyarrow as pa
+
+        batches: list[pa.RecordBatch] = []
+        while True:
+            header, body = self._next()
+            if kind not in header:
+                self._held = header, body
+                return pa.Table.from_batches(batches, schema=schema)
+            batches.append(pa.ipc.read_record_batch(pa.py_buffer(body), schema))
 
     def batches(self, schema: pa.Schema, conversation: _Conversation) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -240,7 +300,7 @@ class _Incoming:
         while True:
             header, body = self._next()
             if conversation.cancelled or "abort" in header:
-                raise Cancelled("the append was cancelled")
+                raise Cancelled("the request was cancelled")
             if self._over:
                 return
             yield pa.ipc.read_record_batch(pa.py_buffer(body), schema)

@@ -6,7 +6,8 @@ the database and the role are what the startup message said.
 
 The client's role owns the database and the shadows but is no superuser, and a guard in the brain (two event triggers)
 refuses permanent objects: what is not temporary belongs in the lake. What other clients would have to see (advisory
-locks, notifications, large objects) is taken away: here it would be seen by nobody.
+locks, notifications, large objects) is taken away: here it would be seen by nobody. ``icefield_trace`` notes where an
+updated row went to (``sql/changes.py``); its rows never outlive the statement.
 """
 
 from __future__ import annotations
@@ -61,6 +62,16 @@ BEGIN
     END IF;
   END LOOP;
 END $$;
+CREATE UNLOGGED TABLE pg_catalog.icefield_trace (relation oid NOT NULL, old_place tid, new_place tid);
+GRANT SELECT ON pg_catalog.icefield_trace TO PUBLIC;
+CREATE FUNCTION pg_catalog.icefield_trace() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog AS $$
+BEGIN
+  INSERT INTO pg_catalog.icefield_trace VALUES (TG_RELID, OLD.ctid, NEW.ctid);
+  RETURN NULL;
+END $$;
+CREATE FUNCTION pg_catalog.icefield_forget_trace() RETURNS void LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog AS 'DELETE FROM pg_catalog.icefield_trace';
 REVOKE EXECUTE ON FUNCTION
   pg_catalog.pg_notify(text, text),
   pg_catalog.pg_advisory_lock(bigint), pg_catalog.pg_advisory_lock(int, int),

@@ -49,6 +49,7 @@ TABLES: Mapping[type, sa.Table] = {
     records.SegmentRecord: _table(records.SegmentRecord, "segments"),
     records.RangeRecord: _table(records.RangeRecord, "ranges", clustered=True),
     records.RangeTopRecord: _table(records.RangeTopRecord, "range_tops", clustered=True),
+    records.SequenceRecord: _table(records.SequenceRecord, "column_sequences", clustered=True),
     records.LandedRecord: _table(records.LandedRecord, "landed", clustered=True),
     records.OutcomeRecord: _table(records.OutcomeRecord, "outcomes"),
     records.SessionRecord: _table(records.SessionRecord, "sessions", ("closed", "expires_ms")),

@@ -1,0 +1,67 @@
+"""Delete files written by the driver: deletion vectors, and for format 2 one file of positions per data file.
+
+The positions are in Java already, as bitmaps; nothing is called for each row.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from icefield.engine.spark.changes.landing import Written
+from icefield.engine.spark.changes.touched import Losing
+from icefield.engine.spark.internals import LiveTable
+
+
+def write_vectors(table: LiveTable, losing: Sequence[Losing], written: Written) -> Any:
+    """One deletion vector for each file, in one Puffin file: a Java list of them."""
+    java = table.java_vm
+    nothing_before = java.lookup(java.jvm.java.util.HashMap())
+    writer = java.iceberg.deletes.BaseDVFileWriter(_files(table, "PUFFIN"), nothing_before)
+    try:
+        for file in losing:
+            data = file.task.file()
+            writer.delete(file.path, file.index, table.java.specs().get(data.specId()), data.partition())
+    finally:
+        writer.close()
+    vectors = writer.result().deleteFiles()
+    written.add(vectors)
+    return vectors
+
+
+def write_positions(table: LiveTable, losing: Sequence[Losing], written: Written) -> Any:
+    """One delete file for each data file: a Java list of them."""
+    java = table.java_vm
+    kind = table.property("write.delete.format.default", table.property("write.format.default", "parquet"))
+    files = _files(table, kind.upper())
+    builder = getattr(java.iceberg.data, "GenericFileWriterFactory$Builder")(table.java)
+    writers = builder.deleteFileFormat(_format(table, kind.upper())).build()
+    by_file = java.iceberg.deletes.DeleteGranularity.FILE
+    deletes = java.jvm.java.util.ArrayList()
+    for file in losing:
+        data = file.task.file()
+        spec = table.java.specs().get(data.specId())
+        output = files.newOutputFile(spec, data.partition())
+        # The bitmap comes in as "what was deleted before", so one position is enough to say here.
+        before = java.jvm.java.util.HashMap()
+        before.put(file.path, file.file_index)
+        sorting = java.iceberg.deletes.SortingPositionOnlyDeleteWriter(
+            java.supplier(writers.newPositionDeleteWriter(output, spec, data.partition())), by_file, java.lookup(before)
+        )
+        try:
+            sorting.write(java.iceberg.deletes.PositionDelete.create().set(file.path, file.first))
+        finally:
+            sorting.close()
+        written.add(sorting.result().deleteFiles())
+        deletes.addAll(sorting.result().deleteFiles())
+    return deletes
+
+
+def _files(table: LiveTable, kind: str) -> Any:
+    builder = table.java_vm.iceberg.io.OutputFileFactory.builderFor(table.java, 0, 0)
+    return builder.format(_format(table, kind)).operationId(str(uuid.uuid4())).build()
+
+
+def _format(table: LiveTable, kind: str) -> Any:
+    return table.java_vm.iceberg.FileFormat.valueOf(kind)

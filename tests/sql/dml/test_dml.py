@@ -1,0 +1,153 @@
+"""DML on lake tables and on a second PostgreSQL: answers, SQLSTATE, messages, notices and tables equal.
+
+Every case runs on one drawn variant; ``-m slow`` runs every case on every variant. Cases run in savepoints that are
+rolled back; every tenth of them, and those that begin transactions themselves, run in autocommit on a branch of
+their own, which Spark, PyIceberg and DuckDB then read. See README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dml.cases import Case
+from dml.generated import CASES as GENERATED
+from dml.generated import generate
+from dml.handwritten import CASES as HANDWRITTEN
+from dml.readers import DuckDbReader, PyIcebergReader, Reader, SparkReader
+from dml.running import Difference, drawn, in_autocommit, in_savepoints
+from dml.sides import LakeSide, PostgresSide
+from dml.tables import VARIANTS, Variant
+from icefield.sql.brain.cluster import BrainTemplate, Cluster
+from support.spark_client import SparkClient
+from support.up import Up
+
+CASES = [*HANDWRITTEN, *GENERATED]
+IN_AUTOCOMMIT = 10
+"""One case of so many runs outside a transaction."""
+
+
+def autocommits(case: Case) -> bool:
+    return case.alone or drawn(case, IN_AUTOCOMMIT, "autocommit") == 0
+
+
+def told(differences: Sequence[Difference]) -> str:
+    return "\n".join([f"{len(differences)} differ", *map(str, differences)])
+
+
+# The corpus itself ---------------------------------------------------------------------------------------------------
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len({str(case) for case in HANDWRITTEN}) >= 120
+    assert len({str(case) for case in GENERATED}) >= 400
+    assert [str(case) for case in generate()] == [str(case) for case in GENERATED]
+    assert {drawn(case, len(VARIANTS)) for case in CASES} == set(range(len(VARIANTS)))
+
+
+@pytest.fixture(scope="module")
+def second() -> Iterator[PostgresSide]:
+    with Cluster.clone(BrainTemplate()) as cluster:
+        yield PostgresSide(cluster, VARIANTS)
+
+
+@pytest.mark.sql
+def test_no_answer_depends_on_the_order_in_which_rows_are_stored(second: PostgresSide) -> None:
+    with Cluster.clone(BrainTemplate()) as cluster:
+        shuffled = PostgresSide(cluster, VARIANTS, shuffled=True)
+        within = [case for case in CASES if not case.alone]
+        differences = in_savepoints(second, shuffled, VARIANTS[0], within)
+        differences += in_autocommit(second, shuffled, VARIANTS[-1], [case for case in CASES if case.alone])
+        assert not differences, told(differences)
+
+
+@pytest.mark.sql
+def test_a_difference_is_found(second: PostgresSide) -> None:
+    """The comparison itself: of rows, tags, errors, notices and tables."""
+    with Cluster.clone(BrainTemplate()) as cluster:
+        other = PostgresSide(cluster, VARIANTS[:1])
+        changing = other.connect()
+        changing.must(VARIANTS[0].place("UPDATE dml.t SET t = 'another' WHERE id = 1"))
+        changing.must(VARIANTS[0].place("ALTER TABLE dml.k DROP CONSTRAINT k_a_b_key"))
+        found = in_savepoints(
+            second,
+            other,
+            VARIANTS[0],
+            [
+                Case(("UPDATE dml.t SET n = n RETURNING *",)),
+                Case(("DELETE FROM dml.t WHERE t = 'one'",)),
+                Case(("UPDATE dml.s SET v = t.t FROM dml.t WHERE t.id = 1",)),
+                Case(("UPDATE dml.k SET a = 1, b = 'same'",)),
+                Case(("DO $$ BEGIN RAISE NOTICE '%', (SELECT t FROM dml.t WHERE id = 1); DELETE FROM dml.t; END $$",)),
+                Case(("DELETE FROM dml.t WHERE id = 2", "DELETE FROM dml.t")),
+            ],
+        )
+        changing.close()
+    assert [str(difference.what).partition(" of ")[0] for difference in found] == [
+        "answer", "answer", "tables afterwards", "answer", "answer",
+    ]  # fmt: skip
+
+
+# The lake ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spark(up: Up) -> Iterator[SparkClient]:
+    client = SparkClient(up.url, {"lake": "lake"})
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def lake(up: Up, spark: SparkClient) -> LakeSide:
+    return LakeSide(up, spark, VARIANTS)
+
+
+@pytest.fixture(scope="module")
+def readers(up: Up, spark: SparkClient) -> Iterator[list[Reader]]:
+    duck = DuckDbReader(up.url)
+    yield [SparkReader(up.url, spark), PyIcebergReader(up.url), duck]
+    duck.close()
+
+
+def run(
+    second: PostgresSide, lake: LakeSide, readers: Sequence[Reader], parts: Sequence[tuple[Variant, Sequence[Case]]]
+) -> list[Difference]:
+    """Two variants at a time: while Spark plans for one, the brain of the other works."""
+    differences: list[Difference] = []
+    with ThreadPoolExecutor(2) as pool:
+        works = [
+            pool.submit(in_savepoints, second, lake, variant, [case for case in cases if not autocommits(case)])
+            for variant, cases in parts
+        ]
+        for work in works:
+            differences += work.result()
+    for variant, cases in parts:
+        differences += in_autocommit(second, lake, variant, [case for case in cases if autocommits(case)], readers)
+    return differences
+
+
+@pytest.mark.spark
+@pytest.mark.sql
+@pytest.mark.timeout(900)
+def test_every_statement_does_what_postgresql_does(second: PostgresSide, lake: LakeSide, readers: list[Reader]) -> None:
+    parts = [
+        (variant, [case for case in CASES if drawn(case, len(VARIANTS)) == number])
+        for number, variant in enumerate(VARIANTS)
+    ]
+    differences = run(second, lake, readers, parts)
+    assert not differences, told(differences)
+
+
+@pytest.mark.spark
+@pytest.mark.sql
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_every_statement_does_what_postgresql_does_on(
+    variant: Variant, second: PostgresSide, lake: LakeSide, readers: list[Reader]
+) -> None:
+    differences = run(second, lake, readers, [(variant, CASES[::2]), (variant, CASES[1::2])])
+    assert not differences, told(differences)
