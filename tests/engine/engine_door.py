@@ -51,7 +51,7 @@ class Door:
     """A session as the SQL door holds one: it marks, the engine works."""
 
     def __init__(self, http: Http, worker: Worker, schema: pa.Schema | None = None, way: str | None = None) -> None:
-        opened = http.post("/api/v1/sessions").body
+        opened = http.post("/api/v1/sessions", {"lease-ms": 600_000}).body  # nobody sends heartbeats
         self.http = Http(http.url, opened["token"])
         self.path = f"/api/v1/sessions/{opened['id']}"
         self.schema = schema

@@ -174,6 +174,8 @@ class History(RuleBasedStateMachine):
         self.refs: dict[str, Ref] = {}
         self.merged_into: dict[int, int] = {}
         self.landed_anywhere: set[tuple[str, int]] = set()
+        self.given_up: set[tuple[str, int]] = set()
+        """Snapshots that went with a part of an overlay: their files are queued for deletion."""
         self.sessions: list[Session] = []
         self.posts: list[Post] = []
         self.merges: dict[str, tuple[Json, Json]] = {}
@@ -470,6 +472,8 @@ class History(RuleBasedStateMachine):
             return "landed"
         if now.uid == post.op.base.uid and posted & self.landed_anywhere:
             return Refused("this snapshot id is another ref's: it never names two contents")
+        if posted & self.given_up:
+            return Refused("its files were given up with the transaction that wrote them")
         if post.op.kind in ("column", "partition") and now.uid == post.op.base.uid:
             if branch.uid != post.branch:
                 return Refused("these ids were served by a branch that is gone")
@@ -874,7 +878,9 @@ class History(RuleBasedStateMachine):
         if release:
             del transaction.savepoints[depths[-1] :]
         else:
-            del transaction.staged[transaction.savepoints[depths[-1]][1] :]
+            kept = transaction.savepoints[depths[-1]][1]
+            self.give_up(transaction.staged[kept:])
+            del transaction.staged[kept:]
             del transaction.savepoints[depths[-1] + 1 :]
             session.epoch += 1
         return None
@@ -887,7 +893,11 @@ class History(RuleBasedStateMachine):
         answer = self.ask(session, "rollback")
         assert answer.status == 200, answer
         session.outcomes[session.transaction.id] = ("rolled-back", None)
+        self.give_up(session.transaction.staged)
         self.left(session)
+
+    def give_up(self, staged: Iterable[Staged]) -> None:
+        self.given_up |= {(uid, id_) for each in staged for uid, op in each.ops for id_ in op.snapshots}
 
     def left(self, session: Session) -> None:
         session.transaction = None
@@ -919,6 +929,7 @@ class History(RuleBasedStateMachine):
             self.check_conflicts(answer, merged)
             self.unmoved(name)
             session.outcomes[transaction.id] = ("failed", answer.error["conflicts"])
+            self.give_up(transaction.staged)
         else:
             assert answer.status == 200, answer
             assert not merged.conflicts, f"must not land: {merged.conflicts}"
@@ -958,6 +969,7 @@ class History(RuleBasedStateMachine):
         session = self.some_session(n)
         if session is not None:
             assert self.lake.delete(session.path, token=session.token).status == 200
+            self.give_up(session.transaction.staged if session.transaction is not None else ())
             session.open, session.transaction = False, None
 
     def leases_run_out(self, n: int) -> None:
@@ -968,6 +980,7 @@ class History(RuleBasedStateMachine):
         assert self.ask(survivor, "heartbeat").status == 404, "too late"
         self.lake.application.sessions.sweep()
         for session in self.open_sessions:
+            self.give_up(session.transaction.staged if session.transaction is not None else ())
             session.open, session.transaction = False, None
 
     def asks_again(self, at: int, n: int, m: int) -> None:

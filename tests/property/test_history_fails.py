@@ -81,8 +81,8 @@ def previous_metadata_is_queued(patch: Patch) -> None:
     """History needs it."""
     true = landing.settle
 
-    def settle(core: Any, writer: Any, ref_id: str, commit: Any, steps: Any) -> None:
-        true(core, writer, ref_id, commit, steps)
+    def settle(core: Any, writer: Any, ref_id: str, commit: Any, steps: Any, **more: Any) -> None:
+        true(core, writer, ref_id, commit, steps, **more)
         for step in steps:
             for metadata in step.metadata.values():
                 for old in (metadata.get("metadata-log") or ())[-1:]:
@@ -118,12 +118,12 @@ def dropped_in_the_overlay_is_still_there(patch: Patch) -> None:
 QUICKLY: tuple[Fault, ...] = (
     (one_range_twice, "row ids|ids-taken|stands for"),
     (merge_takes_theirs, "must not land|live files|snapshots|columns|partition|another table|tables in"),
-    (no_retry_law, "is already in the table|landed"),
-    (late_writes_land, "must be refused|live files|snapshots|columns"),
+    (no_retry_law, "is already in the table|landed|snapshots"),
+    (late_writes_land, "must be refused|live files|snapshots|columns|partition fields|tables in|namespaces at"),
 )
 SLOWLY: tuple[Fault, ...] = (
     (rollback_to_keeps_one_change, "at lake@~|must be refused"),
-    (commit_takes_ours, "queued|must not land|live files|snapshots|columns"),
+    (commit_takes_ours, "queued|must not land|live files|snapshots|columns|partition fields"),
     (strict_writes_are_rebased, "strict|snapshots|live files"),
     (previous_metadata_is_queued, "queued for deletion"),
     (a_session_sees_the_head, "at lake@~"),

@@ -387,7 +387,7 @@ def _fields(*fields: Json) -> Json:
         ({"partition-spec": []}, "partition-spec"),
         ({"partition-spec": {"spec-id": 0}}, "partition-spec.fields"),
         ({"write-order": 1}, "write-order"),
-        ({"write-order": {"order-id": 1, "fields": [{}]}}, "write-order.fields[0].source-id"),
+        ({"write-order": {"order-id": 1, "fields": [{}]}}, "write-order.fields[0].transform"),
         (_partitioned({"source-id": 99, "transform": "identity", "name": "p"}), None),
         (_partitioned({"source-id": 1, "transform": "bucket[x]", "name": "p"}), None),
         (_fields({"id": 1, "name": "a", "required": "no", "type": "int"}), "schema.fields[0].required"),

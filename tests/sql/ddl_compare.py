@@ -27,7 +27,9 @@ FROM pg_sequences JOIN pg_depend d ON d.objid = format('%I.%I', schemaname, sequ
 JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
 WHERE schemaname = ANY ({schemas}) ORDER BY 1, 2
 """
-BOUNDS = "SELECT schemaname, sequencename, min_value, max_value FROM pg_sequences WHERE schemaname = ANY ({schemas})"
+BOUNDS = """
+SELECT schemaname, sequencename, min_value, max_value FROM pg_sequences WHERE schemaname = ANY ({schemas}) ORDER BY 1, 2
+"""
 COMMENTS = """
 SELECT n.nspname, c.relname, obj_description(c.oid, 'pg_class')
 FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace

@@ -93,6 +93,20 @@ def test_an_update_names_the_rows_it_replaces(loop: Loop, link: BrainLink) -> No
     assert found.replaced == len(found.deleted)
 
 
+def test_a_large_table_whose_places_come_from_several_workers(loop: Loop, link: BrainLink) -> None:
+    loop(link.query("SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0"))
+    _, found = loop(run(link, ["UPDATE t SET n = n + 1 WHERE id % 10 = 7"], version=3, count=100_000))
+    assert found.deleted.tolist() == list(range(7, 100_000, 10))
+    assert row_ids(found) == {i: _FIRST_ROW_ID + i for i in range(7, 100_000, 10)}
+
+
+def test_a_row_after_truncate_replaces_none(loop: Loop, link: BrainLink) -> None:
+    statement = "DO $$ BEGIN TRUNCATE t; INSERT INTO t VALUES (-1, 0, 'new'), (-2, 0, 'new'); END $$"
+    _, found = loop(run(link, [statement], version=3))
+    assert found.deleted.tolist() == list(range(ROWS))
+    assert row_ids(found) == {-1: None, -2: None}
+
+
 def test_format_2_has_no_row_ids(loop: Loop, link: BrainLink) -> None:
     _, found = loop(run(link, ["UPDATE t SET n = 0 WHERE id < 3", "DELETE FROM t WHERE id = 5"], version=2))
     assert found.rows.column_names == ["id", "n", "t"]

@@ -141,9 +141,16 @@ def test_sampling_through_a_view_is_seen_even_where_it_fails(lake: Connection, c
     assert rows(client, "SELECT 6 / n FROM v") == [(2,)]
     body = "BEGIN PERFORM FROM t.base TABLESAMPLE system (100); END"
     assert fails(client, f"DO $$ {body} $$").sqlstate == "0A000"
-    client.execute("CREATE TEMP VIEW w AS SELECT a, b FROM t.base")
-    assert fails(client, "INSERT INTO w VALUES (1, 'x')").sqlstate == "0A000"
-    assert fails(client, "UPDATE w SET a = 2").sqlstate == "0A000"
+
+
+def test_a_view_of_the_session_is_written_through(lake: Connection, client: Connection) -> None:
+    client.execute("CREATE ICEBERG TABLE t.below (a int, b text)")
+    client.execute("CREATE TEMP VIEW w AS SELECT a, b FROM t.below WHERE a < 10 WITH CHECK OPTION")
+    assert rows(client, "INSERT INTO w VALUES (1, 'x'), (2, 'y') RETURNING a") == [(1,), (2,)]
+    assert client.execute("UPDATE w SET a = a + 1").statusmessage == "UPDATE 2"
+    assert fails(client, "UPDATE w SET a = 10").sqlstate == "44000"
+    assert client.execute("DELETE FROM w WHERE a = 3").statusmessage == "DELETE 1"
+    assert rows(client, "SELECT a, b FROM t.below") == [(2, "x")]
 
 
 def test_what_a_statement_leaves_behind_stays(lake: Connection, client: Connection) -> None:
@@ -191,17 +198,6 @@ def test_cursors_keep_their_rows(lake: Connection, client: Connection) -> None:
 
 
 REFUSED = [
-    "UPDATE t.base SET a = 1",
-    "DELETE FROM t.base",
-    "TRUNCATE t.base",
-    "MERGE INTO t.base USING t.empty ON base.a = empty.a WHEN MATCHED THEN DELETE",
-    "INSERT INTO t.base VALUES (1, 'x') ON CONFLICT DO NOTHING",
-    "INSERT INTO t.base VALUES (1, 'x') RETURNING a",
-    "WITH x AS (INSERT INTO t.base VALUES (1, 'x') RETURNING a) SELECT * FROM x",
-    "WITH x AS (DELETE FROM t.base RETURNING a) SELECT * FROM x",
-    "COPY t.base FROM STDIN",
-    "ALTER TABLE t.base ADD COLUMN c int",
-    "ALTER TABLE t.base RENAME TO other",
     "CREATE INDEX ON t.base (a)",
     "CREATE TABLE t.plain (a int)",
     "CREATE TABLE t.plain AS SELECT * FROM t.base",
@@ -212,29 +208,21 @@ REFUSED = [
     "CREATE SEQUENCE t.s",
     "CREATE TRIGGER g BEFORE INSERT ON t.base EXECUTE FUNCTION suppress_redundant_updates_trigger()",
     "CREATE RULE r AS ON INSERT TO t.base DO INSTEAD NOTHING",
-    "COMMENT ON TABLE t.base IS 'x'",
     "GRANT SELECT ON t.base TO public",
-    "ANALYZE t.base",
     "VACUUM t.base",
-    "DO $$ BEGIN UPDATE t.base SET a = 2; END $$",
-    "DO $$ BEGIN INSERT INTO t.base VALUES (9, 'z'); END $$",
-    "DO $$ BEGIN BEGIN DELETE FROM t.base; EXCEPTION WHEN others THEN NULL; END; END $$",
     "DO $$ BEGIN DROP TABLE t.empty; END $$",
     "DO $$ BEGIN CREATE TABLE t.plain (a int); END $$",
-    "EXPLAIN ANALYZE INSERT INTO t.base VALUES (9, 'z')",
     "BEGIN ISOLATION LEVEL SERIALIZABLE",
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE",
     "SET default_transaction_isolation = serializable",
     "PREPARE TRANSACTION 'x'",
     "LISTEN x",
     "SELECT pg_advisory_lock(1)",
-    "CREATE ICEBERG TABLE t.bad (a serial)",
-    "CREATE ICEBERG TABLE t.bad (a int PRIMARY KEY)",
-    "CREATE ICEBERG TABLE t.bad (a int CHECK (a > 0))",
-    "CREATE ICEBERG TABLE t.bad (a int DEFAULT 1)",
-    "CREATE ICEBERG TABLE t.bad (a int GENERATED ALWAYS AS IDENTITY)",
     "CREATE ICEBERG TABLE t.bad (a int, b int GENERATED ALWAYS AS (a) STORED)",
     'CREATE ICEBERG TABLE t.bad (a text COLLATE "C")',
+    "CREATE ICEBERG TABLE t.bad (a int PRIMARY KEY DEFERRABLE)",
+    "CREATE ICEBERG TABLE t.bad (a int PRIMARY KEY, b int REFERENCES t.bad)",
+    "DO $$ BEGIN ALTER TABLE t.base ADD COLUMN c int; END $$",
     "CREATE ICEBERG TABLE t.bad (a xml)",
     "CREATE ICEBERG TABLE t.bad (a numeric)",
     "CREATE ICEBERG TABLE t.bad (a numeric[])",

@@ -85,7 +85,7 @@ def bits(table: pa.Table | pa.RecordBatch) -> list[list[Any]]:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(ROW, max_size=8))
 def test_there_and_back_is_the_same(link: BrainLink, loop: Any, values: list[dict[str, Any]]) -> None:
     batch = pa.RecordBatch.from_pylist(values, schema=SCHEMA)
@@ -286,7 +286,7 @@ def test_every_type_there_and_back(brain: Brain, loop: Any, sql: str) -> None:
         # in two parts, the second of which begins inside Arrow's buffers
         parts = [encoder.header(), encoder.batch(batch[:cut]), encoder.batch(batch[cut:]), encoder.finish()]
         await link.copy_in("COPY b FROM STDIN (FORMAT binary)", parts)
-        here, there = [await link.query(f"SELECT v::text FROM {table} ORDER BY ctid") for table in "ab"]
+        here, there = [await link.query(f"SELECT v::pg_catalog.text FROM {table} ORDER BY ctid") for table in "ab"]
         assert there.rows == here.rows
         binary = await copied(link, "COPY a TO STDOUT (FORMAT binary)")
         assert await copied(link, "COPY b TO STDOUT (FORMAT binary)") == binary
@@ -299,10 +299,55 @@ def test_every_type_there_and_back(brain: Brain, loop: Any, sql: str) -> None:
         return link, await known(link, "a")
 
     link, column = loop(prepare())
-    rough = settings(max_examples=12, deadline=None)
+    rough = settings(max_examples=8, deadline=None)
     of_values = given(st.lists(st.none() | LITERALS[sql], max_size=12), st.integers(0, 12))
     rough(of_values(lambda values, cut: loop(run(link, column, values, cut))))()
     loop(link.close())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(LITERALS["interval"], min_size=1, max_size=8))
+def test_intervals_are_stored_as_iso_8601_style_prints_them(link: BrainLink, loop: Any, values: list[str]) -> None:
+    column = text_column("interval")
+    source = f"(VALUES {_literals(values)}) AS x(w) CROSS JOIN LATERAL (SELECT w::interval) AS y(v)"
+
+    async def both() -> tuple[list[Any], list[Any]]:
+        stored = rows.import_csv(await copied(link, rows.export_query([column], source)), [column])
+        printed = await link.query(f"SET intervalstyle = iso_8601; SELECT v::text FROM {source}; RESET intervalstyle")
+        return stored.column(0).to_pylist(), [row[0] for row in printed.rows]
+
+    stored, printed = loop(both())
+    assert stored == printed
+
+
+@pytest.mark.parametrize(
+    ("sql", "literal", "stored"),
+    [
+        ("time", "'9:05'", "09:05:00.000000"),
+        ("time", "'24:00'", "24:00:00.000000"),
+        ("time", "'23:59:59.000001'", "23:59:59.000001"),
+        ("char(5)", "'ab '", "ab"),
+        ("varchar(5)", "'ab '", "ab "),
+        ("uuid", "'A0EEBC999C0B4EF8BB6D6BB9BD380A11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+        ("json", """'{"b":1,  "a":2}'""", '{"b":1,  "a":2}'),
+        ("jsonb", """'{"b":1,  "a":1.20}'""", '{"a": 1.20, "b": 1}'),
+        ("interval", "'-1 day -0.5 s'", "P-1DT-0.5S"),
+        ("interval", "'-infinity'", "-infinity"),
+        ("bytea", "'\\x00ff'", b"\x00\xff"),
+        ("smallint", "-1", -1),
+        ("char(3)[]", "'{a,NULL,\"b \"}'", ["a", None, "b"]),
+        ("time[]", "'{9:05}'", ["09:05:00.000000"]),
+        ("interval[]", "'{1 day,infinity}'", ["P1D", "infinity"]),
+    ],
+)
+def test_what_other_engines_see(link: BrainLink, loop: Any, sql: str, literal: str, stored: Any) -> None:
+    async def read() -> Any:
+        await link.query(f"DROP TABLE IF EXISTS pg_temp.seen; CREATE TEMP TABLE seen (v {sql})")
+        await link.query(f"INSERT INTO seen VALUES ({literal})")
+        column = await known(link, "pg_temp.seen")
+        return rows.import_csv(await copied(link, rows.export_query([column], "seen")), [column])
+
+    assert loop(read()).column(0).to_pylist() == [stored]
 
 
 BEYOND = {
@@ -420,7 +465,7 @@ def test_what_others_wrote_is_understood_as_postgresql_would(link: BrainLink, lo
             return None
         return answer.rows[0][0]
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=60, deadline=None)
     @given(OTHERS[sql])
     def check(text: str) -> None:
         there = loop(postgres(text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from icefield.pgwire.errors import PgError
 from icefield.sql import shadows as sh
 from icefield.sql.brain.pool import Brain
+from icefield.sql.ddl import readback, remembered
 
 pytestmark = pytest.mark.sql
 
@@ -65,10 +67,11 @@ class Held:
 async def follow(brain: Brain, wish: sh.Shadows) -> sh.Shadows:
     script = sh.sync_script(Held.now, wish, brain.role)
     oids = None
+    notices: Any = ()
     if script is not None:
-        await brain.admin.query(script)
+        notices = (await brain.admin.query(script)).notices
         oids = sh.read_oids((await brain.admin.query(sh.OIDS_QUERY)).rows)
-    Held.now = sh.carried(Held.now, wish, oids)
+    Held.now = sh.carried(Held.now, wish, oids, notices)
     return Held.now
 
 
@@ -177,3 +180,121 @@ def test_reserved_users_are_refused(loop: Any, role: str) -> None:
     with pytest.raises(PgError) as caught:
         loop(BrainPool(spares=0).take("lake", role))
     assert caught.value.fatal
+
+
+# What a table remembers ----------------------------------------------------------------------------------------------
+
+PIECES = {
+    "icefield.default.1": "((1 + 2) * 3)",
+    "icefield.default.2": "'it''s'::text",
+    "icefield.check.one": "($1 > 0)",
+    "icefield.check.both": "(($1 IS NOT NULL) OR (length($2) > 1))",
+    "icefield.unique.Key": "2,1",
+    "icefield.unique.nulls": "2 nulls not distinct",
+    "icefield.primary-key.pk": "1",
+    "icefield.sequence.3": """{"kind": "serial", "name": "t_c_seq", "type": "bigint", "start": 5, "increment": 2,
+        "min": 1, "max": 99, "cycle": false}""",
+    "icefield.sequence.4": """{"kind": "by default", "name": "Own", "type": "integer", "start": 3, "increment": -1,
+        "min": -9, "max": 4, "cycle": true}""",
+    "icefield.not-null.1": "given",
+    "comment": "what's \\ it",
+}
+DRESSED = [("a", "int", True), ("B b", "string", False), ("c", "long", True), ("d", "int", True)]
+
+
+def dressed(properties: dict[str, str], name: str = "t", version: str = "m") -> dict[str, Any]:
+    answer = catalog({(("s",), name): DRESSED})
+    answer["tables"][0] |= {"properties": properties, "metadata-location": version, "format-version": 3}
+    return answer
+
+
+async def relation(brain: Brain, oid: int) -> readback.Relation:
+    await brain.admin.query("BEGIN; SET LOCAL icefield.ddl = 'on'")
+    try:
+        return await readback.look(brain.admin, oid)
+    finally:
+        await brain.admin.query("ROLLBACK")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sets(st.sampled_from(sorted(PIECES))), st.sets(st.sampled_from(sorted(PIECES))))
+def test_a_shadow_is_dressed_as_the_table_remembers(brain: Brain, loop: Any, first: set[str], then: set[str]) -> None:
+    oids = set()
+    loop(follow(brain, sh.wanted(catalog({}))))
+    for names in (first, then):
+        properties = {name: PIECES[name] for name in names}
+        shadow = loop(follow(brain, sh.wanted(dressed(properties)))).tables["s", "t"]
+        assert shadow.broken == ()
+        assert remembered.to_properties(shadow.memory).keys() == names
+        found = readback.memory_of(loop(relation(brain, shadow.oid)), {1: 1, 2: 2, 3: 3, 4: 4})
+        counters = tuple(replace(counter, cycle=False) for counter in shadow.memory.counters)
+        assert found == replace(shadow.memory, counters=counters)
+        oids.add(shadow.oid)
+    assert len(oids) == 1  # what only dresses a table does not make it anew
+
+
+def test_a_sequence_is_exhausted_until_a_window_is_opened(brain: Brain, loop: Any) -> None:
+    shadow = loop(follow(brain, sh.wanted(dressed(PIECES)))).tables["s", "t"]
+    up, down = shadow.sequences
+    assert (up.sql_name, up.field_id, up.start, up.increment, up.min, up.max) == ('"s"."t_c_seq"', 3, 5, 2, 1, 99)
+    assert (down.name, down.kind, down.cycle) == ("Own", "by default", True)
+
+    async def numbers(name: str) -> list[str | None]:
+        got = []
+        for _ in range(4):
+            try:
+                got.append((await brain.admin.query(f"SELECT nextval('{name}')")).scalar())
+            except PgError as error:
+                got.append(error.sqlstate)
+        return got
+
+    assert loop(numbers(up.sql_name)) == ["2200H"] * 4
+    assert loop(numbers(down.sql_name)) == ["2200H"] * 4
+    loop(brain.admin.query(f"ALTER SEQUENCE {up.sql_name} MAXVALUE 9 RESTART 5"))
+    loop(brain.admin.query(f"ALTER SEQUENCE {down.sql_name} MINVALUE 2 RESTART 3"))
+    assert loop(numbers(up.sql_name)) == ["5", "7", "9", "2200H"]
+    assert loop(numbers(down.sql_name)) == ["3", "2", "2200H", "2200H"]
+
+
+UNFIT = {
+    "icefield.default.2": "nosuch(1)",
+    "icefield.default.1": "1) CHECK (a > 1",
+    "icefield.check.gone": "($9 > 1)",
+    "icefield.check.types": "($1 > 'x'::text)",
+    "icefield.check.evil": "true); RESET ROLE; CREATE TABLE s.evil (a int); SELECT (1",
+    "icefield.check.hidden": "true) --",
+    "icefield.unique.gone": "1,9",
+    "icefield.unique.t": "1",
+    "icefield.sequence.2": '{"kind": "serial"}',
+    "icefield.sequence.4": PIECES["icefield.sequence.4"].replace("by default", "always").replace("Own", "t"),
+    "icefield.primary-key.many": "1,1",
+}
+
+
+def test_what_does_not_fit_makes_a_table_unwritable_and_nothing_else(brain: Brain, loop: Any) -> None:
+    loop(follow(brain, sh.wanted(catalog({}))))
+    shadow = loop(follow(brain, sh.wanted(dressed({**UNFIT, "icefield.check.good": "($1 > 0)"})))).tables["s", "t"]
+    fits = {"icefield.sequence.4"}  # a sequence takes another name
+    assert {unfit.property for unfit in shadow.broken} == UNFIT.keys() - fits
+    assert all(unfit.reason for unfit in shadow.broken)
+    with pytest.raises(PgError) as caught:
+        shadow.check_writable()
+    assert caught.value.sqlstate == "0A000"
+    assert "ALTER TABLE" in (caught.value.hint or "")
+    found = loop(relation(brain, shadow.oid))
+    assert [one.name for one in found.constraints if one.kind == "c"] == ["good"]
+    assert loop(brain.admin.query("SELECT to_regclass('s.evil')")).scalar() is None
+    again = loop(follow(brain, sh.wanted(dressed({**UNFIT, "icefield.check.good": "($1 > 1)"}, version="n"))))
+    assert {unfit.property for unfit in again.tables["s", "t"].broken} == UNFIT.keys() - fits
+    good = {"icefield.check.good": "($1 > 1)", "icefield.default.2": "'x'::text"}
+    again = loop(follow(brain, sh.wanted(dressed(good))))
+    assert again.tables["s", "t"].broken == ()
+    again.tables["s", "t"].check_writable()
+
+
+def test_plain_tables_are_made_in_one_plain_script() -> None:
+    wish = sh.wanted(catalog({(("s",), f"t{n}"): [("a", "int", False)] for n in range(1000)}))
+    script = sh.sync_script(sh.Shadows(), wish, "ann")
+    assert script is not None
+    assert "DO " not in script
+    assert script.count("CREATE TABLE") == 1000

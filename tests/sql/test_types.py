@@ -118,6 +118,7 @@ def test_its_sql_makes_the_same_column_again(link: BrainLink, loop: Any) -> None
         ("string", "character varying(0)", "pg_catalog.text"),
         ("string", "character varying(99999999)", "pg_catalog.text"),
         ("string", "character varying(,)", "pg_catalog.text"),
+        ("string", "character varying(5,2)", "pg_catalog.text"),
         ("string", "time(9) without time zone", "pg_catalog.text"),
         ("string", "interval fortnight", "pg_catalog.text"),
         ("string", "uuid; DROP TABLE x", "pg_catalog.text"),

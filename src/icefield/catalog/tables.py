@@ -22,7 +22,13 @@ from icefield.transaction.changes import Change, TableWords
 from icefield.transaction.metadata_files import encode
 from icefield.transaction.served import METADATA_PATH, metadata_folder
 from icefield.transaction.steps import Standing, Step
-from icefield.transaction.table_commits import check_lists, commit_table, fresh_metadata_location, snapshot_digests
+from icefield.transaction.table_commits import (
+    check_given_up,
+    check_lists,
+    commit_table,
+    fresh_metadata_location,
+    snapshot_digests,
+)
 
 MAX_TABLES_IN_ONE_COMMIT = 10_000
 
@@ -244,6 +250,7 @@ def _commit_new(place: Place, at: Standing, said: TableCommit) -> Step:
     if assigned is None:
         updates.insert(0, {"action": "assign-uuid", "uuid": place.core.randomness.uuid()})
     check_lists(place.core, updates)
+    check_given_up(at, identifier, updates)
     updates = at.overlaid.take_out(updates, staged.get("properties") or {}, location)
     metadata = apply_updates(None, updates, now_ms=place.core.clock.now_ms())
     _check_paths(place, metadata)

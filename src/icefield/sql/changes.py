@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 TRACE = "icefield_trace"
 """Of the trigger and of the table in pg_catalog that it writes to; both are made in ``brain/pool.py``."""
 FORGET = "icefield_forget_trace"
+_FEW = 5_000
+"""New rows that are fetched by their places, and not by reading the whole table again."""
+_AGGREGATED = "pg_catalog.encode(pg_catalog.string_agg(pg_catalog.tidsend(place), ''::pg_catalog.bytea) {}, 'hex')"
 
 
 @dataclass(slots=True)
@@ -74,7 +77,7 @@ async def prepare(link: BrainLink, target: Target) -> None:
     first = await link.query(f"SELECT xmin::pg_catalog.text FROM {target.source} LIMIT 1")
     target.xid = first.scalar()
     if target.xid is not None:
-        target.places = await _places(link, f"SELECT ctid AS place FROM {target.source}")
+        target.places = await _places(link, target)
         if len(target.places) != target.count:
             raise RuntimeError(f"{target.count} rows were put under {sql_name}, and {len(target.places)} are there")
     if target.origin.keeps_row_ids and target.xid is not None:
@@ -92,47 +95,74 @@ async def read(link: BrainLink, target: Target) -> Difference:
     import pyarrow as pa
 
     shadow = target.shadow
+    deleted = np.empty(0, dtype=np.int64)
+    new: np.ndarray | None = None
+    if target.places is not None:
+        left, new = await _left_and_new(link, target)
+        deleted = _missing(target.places, left)
+    if new is not None and not len(new):
+        table = rows.arrow_schema(shadow.columns).empty_table()
+    else:
+        table = await _export(link, shadow, _source(target, new))
+        if new is not None and len(new) != table.num_rows:
+            raise RuntimeError(f"{len(new)} new rows are under {shadow.sql_name}, and {table.num_rows} came out")
+    replaced = 0
+    if target.origin.keeps_row_ids:
+        ordinals: pa.Array = pa.nulls(table.num_rows, pa.int64())
+        if new is not None and len(new) and len(deleted):
+            ordinals = _replaced(new, await _notes(link, shadow.oid), target.places)
+            replaced = table.num_rows - ordinals.null_count
+        table = table.append_column(pa.field("_row_id", pa.int64()), target.origin.row_ids(ordinals))
+    return Difference(deleted, table, replaced)
+
+
+def _source(target: Target, new: np.ndarray | None) -> str:
+    """A FROM clause: the new rows, in the order of their places; few of them without a look at the others."""
+    if new is None or len(new) > _FEW:
+        return target.new_rows
+    places = ",".join(f'"({place >> 16},{place & 0xFFFF})"' for place in new.tolist())
+    return f"{target.source} WHERE ctid OPERATOR(pg_catalog.=) ANY ('{{{places}}}'::pg_catalog.tid[])"
+
+
+async def _export(link: BrainLink, shadow: Shadow, source: str) -> pa.Table:
     # A scan that joins another one in the middle of a table would not be in the order of places.
     await link.query(
         "SAVEPOINT icefield_export; SET LOCAL synchronize_seqscans = off;"
-        " SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL extra_float_digits = 1"
+        " SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL enable_seqscan = on;"
+        " SET LOCAL enable_indexscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL extra_float_digits = 1"
     )
-    deleted = np.empty(0, dtype=np.int64)
-    if target.places is not None:
-        left = await _places(
-            link,
-            f"SELECT ctid AS place FROM {target.source}"
-            f" WHERE xmin OPERATOR(pg_catalog.=) '{target.xid}'::pg_catalog.xid",
-        )
-        deleted = np.flatnonzero(~np.isin(target.places, left, assume_unique=True))
-    check = rows.check_query(shadow.columns, target.new_rows)
+    check = rows.check_query(shadow.columns, source)
     if check is not None:
         answer = (await link.query(check)).rows[0]
         for column, bad in zip(rows.checked(shadow.columns), answer, strict=True):
             if bad == "t":
                 raise rows.refuse(column, str(shadow))
-    data = b"".join([part async for part in link.copy_out(rows.export_query(shadow.columns, target.new_rows))])
-    table = await asyncio.to_thread(rows.import_csv, data, shadow.columns)
-    replaced = 0
-    if target.origin.keeps_row_ids:
-        ordinals: pa.Array = pa.nulls(table.num_rows, pa.int64())
-        if len(deleted) and table.num_rows:
-            new = await _places(link, f"SELECT ctid AS place FROM {target.new_rows}")
-            notes = await _notes(link, shadow.oid)
-            ordinals = _replaced(new, notes, target.places)
-            replaced = table.num_rows - ordinals.null_count
-        table = table.append_column(pa.field("_row_id", pa.int64()), target.origin.row_ids(ordinals))
+    data = b"".join([part async for part in link.copy_out(rows.export_query(shadow.columns, source))])
     await link.query("ROLLBACK TO SAVEPOINT icefield_export; RELEASE SAVEPOINT icefield_export")
-    return Difference(deleted, table, replaced)
+    return await asyncio.to_thread(rows.import_csv, data, shadow.columns)
 
 
-async def _places(link: BrainLink, query: str) -> np.ndarray:
-    """The places that ``query`` gives, in its order, as numbers that ascend as they do."""
+async def _places(link: BrainLink, target: Target) -> np.ndarray:
+    """Of all rows, ascending."""
+    answer = await link.query(f"SELECT {_AGGREGATED.format('')} FROM (SELECT ctid AS place FROM {target.source}) AS q")
+    return _sorted(answer.scalar())
+
+
+async def _left_and_new(link: BrainLink, target: Target) -> tuple[np.ndarray, np.ndarray]:
+    """The places of rows that are as the fill left them, and of all others, ascending."""
+    left, new = (_AGGREGATED.format(f"FILTER (WHERE {which})") for which in ("old", "NOT old"))
     answer = await link.query(
-        "SELECT pg_catalog.encode(pg_catalog.string_agg(pg_catalog.tidsend(place), ''::pg_catalog.bytea), 'hex')"
-        f" FROM ({query}) AS q"
+        f"SELECT {left}, {new} FROM (SELECT ctid AS place,"
+        f" xmin OPERATOR(pg_catalog.=) '{target.xid}'::pg_catalog.xid AS old FROM {target.source}) AS q"
     )
-    return _numbers(answer.scalar())
+    return _sorted(answer.rows[0][0]), _sorted(answer.rows[0][1])
+
+
+def _sorted(hexed: str | None) -> np.ndarray:
+    """Several workers, or a scan that joins another in the middle, give places in any order."""
+    import numpy as np
+
+    return np.sort(_numbers(hexed))
 
 
 async def _notes(link: BrainLink, oid: int) -> dict[int, int]:
@@ -153,6 +183,26 @@ def _numbers(hexed: str | None) -> np.ndarray:
     return (raw["block"].astype(np.int64) << 16) | raw["offset"].astype(np.int64)
 
 
+def _missing(places: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """Ordinals of the places that are not left."""
+    import numpy as np
+
+    if len(left) == len(places):
+        return np.empty(0, dtype=np.int64)
+    # A table of flags: one for every place that a page may have, most of which exist.
+    places, left = _dense(places), _dense(left)
+    there = np.zeros(int(places[-1]) + 1, dtype=np.bool_)
+    there[left] = True
+    missing: np.ndarray = np.flatnonzero(~there[places])
+    return missing
+
+
+def _dense(places: np.ndarray) -> np.ndarray:
+    """At most 291 rows fit into a page of the brain's size."""
+    dense: np.ndarray = ((places >> 16) << 9) | (places & 0x1FF)
+    return dense
+
+
 def _replaced(new: np.ndarray, notes: dict[int, int], places: np.ndarray | None) -> pa.Array:
     """For each new row the ordinal of the filled row that it replaces, or null."""
     import numpy as np
@@ -167,5 +217,6 @@ def _replaced(new: np.ndarray, notes: dict[int, int], places: np.ndarray | None)
     found = np.array(origins, dtype=np.int64)
     at = np.searchsorted(places, found)
     at_most = np.minimum(at, len(places) - 1)
-    known = places[at_most] == found
+    # A row that was not updated replaces none, even at a place that another had before a TRUNCATE.
+    known = (places[at_most] == found) & (found != new)
     return pa.array(at_most, mask=~known)

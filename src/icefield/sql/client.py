@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from icefield.model.errors import ReadOnly
 from icefield.pgwire import messages as m
 from icefield.pgwire.brain_link import BrainLink
 from icefield.pgwire.codec import Frame, decode_backend
@@ -13,7 +12,7 @@ from icefield.pgwire.errors import PgError
 from icefield.sql.execution import Execution
 from icefield.sql.interrupts import Interrupts
 from icefield.sql.lexer import Statement, split
-from icefield.sql.own import Own
+from icefield.sql.own import Own, enter
 from icefield.sql.retries import Retries
 from icefield.sql.standing import Standing
 from icefield.sql.statements import LAKE_DDL, CursorMove, Kind, Local, Other
@@ -44,16 +43,7 @@ class Client:
             )
 
     async def enter(self, *, write: bool) -> None:
-        """A transaction is open, or failed. ``write``: it probably changes the lake."""
-        if self.standing.failed:
-            return
-        try:
-            await self.standing.enter(write=write)
-        except ReadOnly:
-            if self.standing.open:
-                raise
-            # A tag or a commit. What is changed may be a temporary table; if it is not, the write itself is refused.
-            await self.standing.enter(write=False)
+        await enter(self.standing, write=write)
 
     def refuse_outside_block(self, piece: Statement) -> None:
         """The brain is always in a block; the client may not be."""

@@ -7,6 +7,7 @@ data only once. They are sent on as they come, and kept beside: in memory up to 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -22,9 +23,11 @@ _PIECE = 1 << 18
 class CopySource:
     """Called with the brain's CopyInResponse, the first time and each time again."""
 
-    def __init__(self, link: BrainLink, out: Sink) -> None:
+    def __init__(self, link: BrainLink, out: Sink, check: Callable[[], None]) -> None:
+        """``check`` raises when the statement is to stop; the client may have data without end."""
         self._link = link
         self._out = out
+        self._check = check
         self._kept: tempfile.SpooledTemporaryFile[bytes] | None = None
         self._complete = False
         """The client said that this was all, or that it gave up."""
@@ -47,6 +50,7 @@ class CopySource:
     async def _take(self, kept: tempfile.SpooledTemporaryFile[bytes]) -> None:
         while True:
             message = await self._out.read_copy()
+            self._check()
             data = encode(message)
             kept.write(data)
             await self._link.send(data)

@@ -134,6 +134,7 @@ class Execution:
         if isinstance(work.kind, CursorMove):
             return await self._run_cursor_move(work)
         _refuse_unseen_scans(work.statement)
+        self._refuse_setval(work.statement)
         scope = await self._scope(work)
         if scope.writes and not self._at.read_only:
             await self._at.enter(write=True)
@@ -199,6 +200,21 @@ class Execution:
         if scope.plans_only:
             return _Scope(plans_only=True)
         return scope
+
+    def _refuse_setval(self, statement: Statement) -> None:
+        if "setval" not in statement.text.lower():
+            return
+        texts = {token.word or token.text for token in statement.tokens}
+        for shadow in self._at.shadows.tables.values():
+            for sequence in shadow.sequences:
+                if any(sequence.name in text for text in texts) or (
+                    "pg_get_serial_sequence" in texts and any(shadow.name in text for text in texts)
+                ):
+                    raise PgError(
+                        "0A000",
+                        f'setval() is not supported for the sequence of a lake table ("{shadow}")',
+                        hint="Its numbers are shared by all sessions and branches, and come from the server.",
+                    )
 
     async def _copy_target(self, statement: Statement) -> Shadow | None:
         """The lake table that COPY … FROM adds to."""
@@ -291,9 +307,9 @@ class Execution:
         known = self._at.shadows.by_oid()
         if scope.plans_only:
             return False
-        written = {known[oid] for oid in law.written(before, after) if oid in known} - scope.targets
-        if scope.append is not None:
-            written.discard(scope.append)
+        # By oid: a fill may have learnt a later version of the same shadow.
+        expected = {shadow.oid for shadow in scope.targets} | ({scope.append.oid} if scope.append else set())
+        written = {known[oid] for oid in law.written(before, after) & known.keys() - expected}
         if scope.truncates:
             scope.targets, written = written, set()
         scope.changed(written)
@@ -310,7 +326,7 @@ class Execution:
         """The statement was right: write what it changed, and take the fills away without undoing anything else."""
         at = self._at
         if scope.truncates:
-            await self._truncate(scope)
+            await self._truncate(work.statement, scope)
         else:
             await self._write(work, scope)
         if self._fills.route.told:
@@ -323,7 +339,7 @@ class Execution:
         if declares and not (work.analysis and work.analysis.harmless):
             await self._refuse_late_readers()
         local_writes = law.written(before, after) - known.keys()
-        if scope.plain and not local_writes and not declares:
+        if (scope.plain or scope.truncates) and not local_writes and not declares:
             await at.link.query(_UNDO)
             return
         # Something else happened, too, that must stay; an open cursor keeps the rows that it saw.
@@ -382,10 +398,16 @@ class Execution:
             )
         return changed
 
-    async def _truncate(self, scope: _Scope) -> None:
+    async def _truncate(self, statement: Statement, scope: _Scope) -> None:
         """TRUNCATE reads no rows: every file of the tables goes."""
         for shadow in scope.targets:
             shadow.check_writable()
+            if shadow.sequences and "restart" in (token.word for token in statement.tokens):
+                raise PgError(
+                    "0A000",
+                    f'RESTART IDENTITY is not supported for a lake table ("{shadow}")',
+                    hint="Its numbers are shared by all sessions and branches, and no number is given twice.",
+                )
         if scope.targets:
             await self._at.enter(write=True)
         for shadow in sorted(scope.targets, key=str):

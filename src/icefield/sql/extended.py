@@ -8,6 +8,7 @@ Parse made stays in the brain meanwhile; the parameters are bound again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,11 +23,13 @@ from icefield.sql.client import BRAIN_KINDS, Client, brain_error, copies_in, may
 from icefield.sql.copy_source import CopySource
 from icefield.sql.execution import Work
 from icefield.sql.lexer import Statement
+from icefield.sql.retries import conflict_of
 from icefield.sql.spool import Spool
 from icefield.sql.standing import FAILED
 from icefield.sql.statements import Commit, CursorMove, Kind, Local, Other, Rollback, RollbackTo, classify
 
 _QUEUE_LIMIT = 10_000
+_COUNT = re.compile(rb"\d+\Z")
 _UNNAMED = "icefield_unnamed"
 """What the client's unnamed statement is called in the brain: our own simple queries would drop one without a name."""
 Keys = frozenset[tuple[str, str]]
@@ -51,6 +54,10 @@ class _Portal:
     spool: Spool | None = None
     """What is left of an answer that the client takes in pieces."""
     ran: bool = False
+
+    @property
+    def returns_rows(self) -> bool:
+        return self.row_description.startswith(b"T") or columns_of(self.prepared.kind) is not None
 
     def close(self) -> None:
         if self.spool is not None:
@@ -100,7 +107,6 @@ class ExtendedProtocol:
         held, self._held = self._held, None
         if held is not None:
             with held.source:
-                self.client.interrupts.check()
                 async with self.client.interrupts.timed():
                     spool = await self._again(held.portal, held.source, held.spool)
                 await self._answer(held.portal, spool, held.max_rows, out)
@@ -185,6 +191,17 @@ class ExtendedProtocol:
                     pass
         return False
 
+    async def _enter(self, *, write: bool) -> None:
+        """Before anything was executed, the view that an earlier Flush needed may give way to a newer one."""
+        standing = self.client.standing
+        try:
+            await self.client.enter(write=write)
+        except PgError as error:
+            if conflict_of(error) is None or self._executed or standing.explicit:
+                raise
+            await standing.fail()
+            await self.client.enter(write=write)
+
     # COPY FROM STDIN ------------------------------------------------------------------------------------------------
 
     def _is_copy(self, message: m.Execute) -> bool:
@@ -217,7 +234,7 @@ class ExtendedProtocol:
             await self._work_off(out, ends=False)
             return
         self._executed += 1
-        source = CopySource(self.client.link, out)
+        source = CopySource(self.client.link, out, self.client.interrupts.check)
         try:
             async with self.client.interrupts.timed():
                 spool = await self._run(portal, source, write=True)
@@ -259,7 +276,7 @@ class ExtendedProtocol:
             if message.name:
                 raise PgError("42P05", f'prepared statement "{message.name}" already exists')
             del self._prepared[""]
-        await client.enter(write=write)
+        await self._enter(write=write)
         whole = Statement(message.sql, 0, statement.tokens)
         if not message.name:
             await self._close_in_brain(m.Close(m.Target.STATEMENT, _UNNAMED))
@@ -286,7 +303,7 @@ class ExtendedProtocol:
                 what = f"{len(formats)} result formats but query has {len(columns)} columns"
                 raise PgError("08P01", f"bind message has {what}")
         else:
-            await self.client.enter(write=write)
+            await self._enter(write=write)
             portal.row_description = await self._try_bind(portal)
         self.drop_portal(message.portal)
         self._portals[message.portal] = portal
@@ -325,7 +342,7 @@ class ExtendedProtocol:
             out.write(m.ParameterDescription(()))
             _describe_own(prepared.kind, (), out)
             return
-        await self.client.enter(write=write)
+        await self._enter(write=write)
         await self._describe_in_brain(m.Describe(message.target, message.name or _UNNAMED), out)
 
     async def _describe_in_brain(self, message: m.Describe, out: Sink) -> None:
@@ -352,15 +369,15 @@ class ExtendedProtocol:
         if prepared.statement.empty:
             out.write(m.EmptyQueryResponse())
             return
+        if portal.ran and not portal.returns_rows:
+            raise PgError("55000", f'portal "{message.portal}" cannot be run')
         if portal.spool is not None:
             await self._next_rows(portal, message.max_rows, out)
             return
-        if portal.ran and not (portal.row_description.startswith(b"T") or columns_of(prepared.kind)):
-            raise PgError("55000", f'portal "{message.portal}" cannot be run')
         if isinstance(prepared.kind, Local) and prepared.kind.name == "discard" and not client.standing.explicit:
             await self._discard(prepared.statement, out)
             return
-        with CopySource(client.link, out) as source:
+        with CopySource(client.link, out, client.interrupts.check) as source:
             if alone and runs_again(prepared.kind):
                 spool = await self._again(portal, source, write=write)
             else:
@@ -456,8 +473,8 @@ class ExtendedProtocol:
             return
         if spool.complete is not None:
             tag = spool.complete[5:-1]
-            if tag.startswith((b"SELECT ", b"FETCH ")):
-                tag = tag.split(b" ")[0] + b" " + str(sent).encode()
+            if portal.returns_rows:  # as PostgreSQL: those of this Execute
+                tag = _COUNT.sub(str(sent).encode(), tag)
             out.write(m.CommandComplete(tag.decode("utf-8", "surrogateescape")))
 
     # Close ----------------------------------------------------------------------------------------------------------

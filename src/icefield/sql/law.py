@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 PROBE = (
-    "SELECT 'lock', l.relation::pg_catalog.text, l.mode, NULL FROM pg_catalog.pg_locks l"
+    "SELECT 'lock', l.relation::pg_catalog.text, l.mode, k.relfilenode::pg_catalog.text FROM pg_catalog.pg_locks l"
     # indexes and sequences go with their tables; the guard's own table is nobody's
     " LEFT JOIN pg_catalog.pg_class k ON k.oid OPERATOR(pg_catalog.=) l.relation"
     " WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()"
@@ -38,6 +38,8 @@ class Trace:
     locks: frozenset[tuple[int, str]]
     uses: Mapping[int, tuple[int, int]]
     """OID -> scans begun, rows written (or tried to write)."""
+    files: Mapping[int, str]
+    """OID -> the file of each locked relation: TRUNCATE gives it another."""
     max_rows: str | None
     explain_route: str | None = None
 
@@ -45,15 +47,17 @@ class Trace:
 def read_trace(rows: Iterable[tuple[str | None, ...]]) -> Trace:
     locks: set[tuple[int, str]] = set()
     uses: dict[int, tuple[int, int]] = {}
+    files: dict[int, str] = {}
     max_rows = explain_route = None
     for kind, what, first, second in rows:
         if kind == "lock":
             locks.add((int(what or 0), first or ""))
+            files[int(what or 0)] = second or ""
         elif kind == "use":
             uses[int(what or 0)] = (int(first or 0), int(second or 0))
         else:
             max_rows, explain_route = what, first
-    return Trace(frozenset(locks), uses, max_rows, explain_route)
+    return Trace(frozenset(locks), uses, files, max_rows, explain_route)
 
 
 def scanned(before: Trace, after: Trace) -> set[int]:
@@ -67,9 +71,10 @@ def read_locked(before: Trace, after: Trace) -> set[int]:
 
 
 def written(before: Trace, after: Trace) -> set[int]:
-    """Relations newly locked more strongly than for reading, or of which rows were written."""
+    """Relations newly locked more strongly than for reading, emptied, or of which rows were written."""
     strong = {oid for oid, mode in after.locks - before.locks if mode not in _READING}
-    return strong | rows_written(before, after)
+    emptied = {oid for oid, file in after.files.items() if before.files.get(oid, file) != file}
+    return strong | emptied | rows_written(before, after)
 
 
 def rows_written(before: Trace, after: Trace) -> set[int]:

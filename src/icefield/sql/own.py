@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from icefield.model.errors import ReadOnly
 from icefield.pgwire import messages as m
 from icefield.pgwire.brain_link import BrainLink
 from icefield.pgwire.codec import encode
@@ -40,6 +41,19 @@ from icefield.sql.statements import (
 from icefield.sql.table_statements import AlterProperties, AlterTable, CommentOn
 
 _ISOLATIONS = frozenset(("read committed", "read uncommitted", "repeatable read", "default"))
+
+
+async def enter(standing: Standing, *, write: bool) -> None:
+    """A transaction is open, or failed. ``write``: it probably changes the lake."""
+    if standing.failed:
+        return
+    try:
+        await standing.enter(write=write)
+    except ReadOnly:
+        if standing.open:
+            raise
+        # A tag or a commit. What is changed may be a temporary table; if it is not, the write itself is refused.
+        await standing.enter(write=False)
 
 
 class Own:
@@ -85,7 +99,7 @@ class Own:
     # what is in the lake --------------------------------------------------------------------------------------------
 
     async def _lake_ddl(self, piece: Statement, kind: Kind) -> Spool:
-        await self._at.enter(write=True)
+        await enter(self._at, write=True)
         match kind:
             case CreateTable():
                 notices, tag = await self._ddl.create_table(kind), "CREATE TABLE"

@@ -58,7 +58,7 @@ class Sequence:
     max: int
     cycle: bool
     kind: str
-    """``serial``, ``always`` or ``by default``."""
+    """``serial``, ``always``, ``by default``, or ``owned``: by a column that has another default."""
 
     @property
     def last(self) -> int:
@@ -498,14 +498,16 @@ def _sequence(table: str, column: str, counter: Counter, sequence: Sequence) -> 
     )
     exhaust = exhausted(sequence)
     alter = f"ALTER TABLE {table} ALTER COLUMN {column}"
-    if counter.kind == remembered.SERIAL:
+    if counter.kind in (remembered.SERIAL, remembered.OWNED):
+        default = f"{alter} SET DEFAULT pg_catalog.nextval({literal(sequence.sql_name)}::pg_catalog.regclass);"
         return _Piece(
             f"CREATE SEQUENCE {sequence.sql_name} AS {counter.type} {bounds} OWNED BY {table}.{column};"
-            f" {alter} SET DEFAULT pg_catalog.nextval({literal(sequence.sql_name)}::pg_catalog.regclass); {exhaust}",
-            f"{alter} DROP DEFAULT; DROP SEQUENCE IF EXISTS {sequence.sql_name} CASCADE;",
+            f" {default if counter.kind == remembered.SERIAL else ''} {exhaust}",
+            f"DROP SEQUENCE IF EXISTS {sequence.sql_name} CASCADE;",
         )
     return _Piece(
-        f"{alter} ADD GENERATED {counter.kind} AS IDENTITY (SEQUENCE NAME {sequence.sql_name} {bounds}); {exhaust}",
+        f"{alter} ADD GENERATED {counter.kind} AS IDENTITY (SEQUENCE NAME {sequence.sql_name});"
+        f" ALTER SEQUENCE {sequence.sql_name} AS {counter.type} {bounds} RESTART; {exhaust}",
         f"{alter} DROP IDENTITY IF EXISTS;",
     )
 

@@ -87,7 +87,7 @@ class SimpleProtocol:
         if isinstance(kind, Local) and alone and kind.name != "prepare":
             return await client.execution.run(Work(piece, kind, encode(m.Query(piece.text)), None))
         client.refuse_outside_block(piece)
-        with CopySource(client.link, out) as source:
+        with CopySource(client.link, out, client.interrupts.check) as source:
             if alone and runs_again(kind):
                 return await client.retries.run(lambda: self._brains(piece, kind, source, write))
             return await self._brains(piece, kind, source, write)

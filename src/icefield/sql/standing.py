@@ -262,12 +262,14 @@ class Standing:
         triggers = await self.link.query(
             "SELECT FROM pg_catalog.pg_trigger WHERE tgdeferrable AND NOT tgisinternal LIMIT 1"
         )
+        # From here on a timeout must not come between the lake's commit and the brain's.
+        check = "SET CONSTRAINTS ALL IMMEDIATE; SET LOCAL statement_timeout = 0"
         if not triggers.rows:
-            await self.link.query("SET CONSTRAINTS ALL IMMEDIATE")
+            await self.link.query(check)
             return
         # Triggers that waited run functions of the client's, over shadows that nobody has filled.
         before = law.read_trace((await self.link.query(law.PROBE)).rows)
-        await self.link.query("SET CONSTRAINTS ALL IMMEDIATE")
+        await self.link.query(check)
         after = law.read_trace((await self.link.query(law.PROBE)).rows)
         known = self.shadows.by_oid()
         touched = (law.scanned(before, after) | law.written(before, after)) & known.keys()

@@ -135,7 +135,7 @@ class Fills:
             if error.sqlstate in (_CHECK, _UNIQUE) and error.fields.get("n") and not keeps_constraints:
                 await self._note(shadow, error, change=origin is not None)
                 raise Loosened from error
-            if error.sqlstate in ("22021", "23502"):
+            if error.sqlstate == "23502" or (error.sqlstate[:2] == "22" and "R" in error.fields):
                 raise PgError(
                     "58030",
                     f'table "{shadow}" holds what PostgreSQL cannot: {error.message}',

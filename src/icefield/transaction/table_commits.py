@@ -27,6 +27,7 @@ from icefield.model.conflicts import Conflict
 from icefield.model.entries import Entry, EntryKind
 from icefield.model.errors import BadRequest, CommitConflict, NoSuchTable
 from icefield.model.names import Identifier
+from icefield.store.records import DeletionRecord
 from icefield.transaction import ranges
 from icefield.transaction.changes import Change, TableWords
 from icefield.transaction.core import Core
@@ -48,6 +49,7 @@ def commit_table(core: Core, at: Standing, identifier: Identifier, updates: Upda
     if _landed_already(at, identifier, entry, digests):
         return Step(Change("change", {}), answered=True)
     check_lists(core, updates)
+    check_given_up(at, identifier, updates)
     where = _positions(core, at, entry, head)
     applied, rewritten, files, superseded = _apply(core, at, identifier, entry, head, updates, requirements, where)
     _check_ids(identifier, head, applied, where)
@@ -79,6 +81,22 @@ def check_lists(core: Core, updates: Updates) -> None:
             raise BadRequest(f"{field}: {location} lies outside this server's volume {core.volume.root}", field=field)
         if not core.volume.exists(location):
             raise BadRequest(f"{field}: there is no file {location}", field=field)
+
+
+def check_given_up(at: Standing, identifier: Identifier, updates: Updates) -> None:
+    """What was written in a transaction and went with its ROLLBACK (or back to a savepoint) is queued for deletion:
+    posted afterwards, by a client that kept it, it would land and then lose its files."""
+    for update in updates:
+        snapshot = update.get("snapshot") if update.get("action") == "add-snapshot" else None
+        location = snapshot.get("manifest-list") if isinstance(snapshot, dict) else None
+        queued = at.reader.get(DeletionRecord, location) if isinstance(location, str) else None
+        if queued is not None and isinstance(snapshot, dict):
+            raise _conflict(
+                identifier,
+                "files-given-up",
+                f"table {identifier}: the files of snapshot {snapshot.get('snapshot-id')} are queued for deletion "
+                f"({queued.reason}): write them anew",
+            )
 
 
 def snapshot_digests(updates: Updates) -> dict[str, str]:

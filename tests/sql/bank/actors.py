@@ -21,6 +21,8 @@ from support.spark_client import SparkClient, SparkFailed
 
 ATTEMPTS = 5
 """How often a writer tries a transaction of its own again, with the same moves, before it gives up."""
+_PATIENCE = 4
+"""How many times as long as its last step took Spark waits for the SQL writers, who need longer than it does."""
 IN_DOUBT = ("08007", "40003")
 READS = ("SQL sums", "Spark sums")
 OPENED_BY_SPARK, OPENED_BY_SQL, PAIRS = 1_000_000, 2_000_000, 3_000_000
@@ -63,7 +65,7 @@ class Actor(threading.Thread):
         try:
             while not self.ending.is_set():
                 self.step()
-                self.ending.wait(self.pause_s)
+                self.rest()
         except BaseException as error:  # handed to the test, which must fail
             self.failure = error
         finally:
@@ -71,6 +73,9 @@ class Actor(threading.Thread):
 
     def step(self) -> None:
         raise NotImplementedError
+
+    def rest(self) -> None:
+        self.ending.wait(self.pause_s)
 
     @contextmanager
     def at(self, what: str) -> Iterator[None]:
@@ -145,7 +150,7 @@ class SqlWriter(SqlActor):
     KINDS: ClassVar[Mapping[str, int]] = {
         "one statement": 8,
         "transaction": 3,
-        "savepoints": 2,
+        "savepoints": 1,
         "opens": 2,
         "closes": 1,
     }
@@ -340,10 +345,13 @@ class SparkActor(Actor):
     KINDS: ClassVar[Mapping[str, int]] = {"Spark appends": 4, "Spark updates": 3, "Spark compacts": 1, "Spark sums": 2}
     _CONFLICT = ("CommitFailedException", "ValidationException")
 
-    def __init__(self, name: str, spark: SparkClient, table: str, books: Books, seed: int, pause_s: float) -> None:
+    def __init__(
+        self, name: str, spark: SparkClient, table: str, books: Books, seed: int, pause_s: float, others: list[Actor]
+    ) -> None:
         super().__init__(name, books, seed, pause_s)
         self.spark = spark
         self.table = table
+        self.others = others
         self.catalog, _, self.inner = table.partition(".")
         self._next = OPENED_BY_SPARK
         self._next_pair = PAIRS
@@ -351,11 +359,22 @@ class SparkActor(Actor):
         """To be done next, before anything that is drawn."""
 
     def step(self) -> None:
+        self._begun, self._changes = time.monotonic(), self.changes
         while self.script:
             self._try("Spark alters", self.script.pop(0))
         (kind,) = self.drawn.choices(list(self.KINDS), list(self.KINDS.values()))
         do: Callable[[], None] = getattr(self, f"_{kind.removeprefix('Spark ')}")
         do()
+
+    def rest(self) -> None:
+        """Whatever lands refuses the SQL writers' open changes: until one of theirs landed, but not for ever."""
+        super().rest()
+        took = time.monotonic() - self._begun
+        theirs = sum(other.changes for other in self.others)
+        deadline = time.monotonic() + _PATIENCE * took
+        while self.changes > self._changes and theirs == sum(other.changes for other in self.others):
+            if time.monotonic() >= deadline or self.ending.wait(0.02):
+                return
 
     def _try(self, kind: str, statement: str) -> bool | None:
         """True: it landed; False: it did not; None: nobody knows."""

@@ -133,7 +133,7 @@ class Pace:
     """… but not longer than this."""
     until_found: bool = False
     """It ends with the first problem."""
-    spark_rests_s: float = 0.3
+    spark_rests_s: float = 0.1
     reader_rests_s: float = 1.0
 
 
@@ -152,7 +152,7 @@ def run(
         for number, dsn in enumerate(dsns or (bank.dsn, bank.dsn), 1)
     ]
     reader = SqlReader("reader", bank.dsn, bank.sql_table, bank.books, seed, pace.reader_rests_s)
-    spark = SparkActor("Spark", bank.spark, bank.spark_table, bank.books, seed, pace.spark_rests_s)
+    spark = SparkActor("Spark", bank.spark, bank.spark_table, bank.books, seed, pace.spark_rests_s, [*writers])
     actors: list[Actor] = [*writers, reader, spark]
     for sql_actor in (*writers, reader):
         sql_actor.rows(f"SELECT count(*) FROM {bank.sql_table}")  # a first statement opens engine sessions

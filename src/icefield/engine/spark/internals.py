@@ -47,12 +47,13 @@ PINNED: dict[str, tuple[str, ...]] = {
     f"{_ICEBERG}.io.CloseableIterable": ("of",),
     f"{_ICEBERG}.util.ContentFileUtil": ("isFileScoped",),
     f"{_ICEBERG}.util.DataFileSet": ("create", "of"),
-    f"{_ICEBERG}.util.DeleteFileSet": ("create",),
+    f"{_ICEBERG}.util.DeleteFileSet": ("create", "of"),
     f"{_ICEBERG}.exceptions.CleanableFailure": (),
     f"{_GUAVA}.collect.Lists": ("newArrayList",),
     f"{_GUAVA}.primitives.Longs": ("asList",),
     "org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation": ("create",),
     "org.apache.spark.sql.classic.Dataset": ("ofRows", "toArrowBatchRdd"),
+    "org.apache.spark.sql.classic.SparkSession": ("setActiveSession", "clearActiveSession"),
     "org.apache.spark.sql.catalyst.expressions.XXH64": ("hashUTF8String",),
     "org.apache.spark.unsafe.types.UTF8String": ("fromString",),
 }
@@ -144,8 +145,11 @@ class Jvm:
     @cached_property
     def deletes_of_task(self) -> Any:
         """How many delete files belong to the task."""
-        deletes = self.virtual(f"{_ICEBERG}.FileScanTask", "deletes", "java.util.List")
-        return self.then(deletes, self.virtual("java.util.List", "size", "int"))
+        return self.then(self.deletes, self.virtual("java.util.List", "size", "int"))
+
+    @cached_property
+    def deletes(self) -> Any:
+        return self.virtual(f"{_ICEBERG}.FileScanTask", "deletes", "java.util.List")
 
     @cached_property
     def hash_of_path(self) -> Any:
@@ -180,6 +184,14 @@ class Jvm:
 
     def mapped(self, items: Any, handle: Any) -> Any:
         return items.stream().map(self.function(handle)).collect(self.jvm.java.util.stream.Collectors.toList())
+
+    def deletes_of(self, tasks: Any) -> Any:
+        """All position delete files of the tasks, each once."""
+        streams = self.then(self.deletes, self.virtual("java.util.List", "stream", "java.util.stream.Stream"))
+        found = tasks.stream().flatMap(self.function(streams)).collect(self.jvm.java.util.stream.Collectors.toList())
+        once = self.collected(self.iceberg.util.DeleteFileSet.of(found))
+        content = self.virtual(f"{_ICEBERG}.ContentFile", "content", f"{_ICEBERG}.FileContent")
+        return self.among(once, self.then(content, self._to_text), ["POSITION_DELETES"])
 
     def among(self, items: Any, handle: Any, wanted: Sequence[str]) -> Any:
         """The items of which the handle says one of the texts."""
@@ -229,6 +241,19 @@ class Jvm:
         return bool(self.named(name).isInstance(thing))
 
 
+def make_active(session: SparkSession) -> None:
+    """Spark looks for a catalog's settings in the active session of the thread, and Iceberg for staged tasks.
+
+    Threads inherit it and would keep the session for ever: ``make_inactive`` when the request is over.
+    """
+    session.conf.set(*REWRITE_CATALOG)
+    session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+
+
+def make_inactive(session: SparkSession) -> None:
+    session._jvm.org.apache.spark.sql.classic.SparkSession.clearActiveSession()
+
+
 class LiveTable(ReadTable):
     """A table as the session's catalog loads it now.
 
@@ -239,8 +264,7 @@ class LiveTable(ReadTable):
         super().__init__(session, namespace, name)
         self.java_vm = Jvm.of(session)
         jvm = self.java_vm.jvm
-        # The catalog's settings are looked for in the active session of the thread, which may never have run anything.
-        self.make_active()
+        make_active(session)
         folder = self.java_vm.gateway.new_array(jvm.java.lang.String, len(namespace))
         for n, part in enumerate(namespace):
             folder[n] = part
@@ -282,11 +306,6 @@ class LiveTable(ReadTable):
     def summary(self) -> dict[str, str]:
         self.java.refresh()
         return dict(self.java.currentSnapshot().summary())
-
-    def make_active(self) -> None:
-        """Iceberg looks for the groups that Spark reads and writes in the thread's active session."""
-        self.session.conf.set(*REWRITE_CATALOG)
-        self.java_vm.jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self.session._jsparkSession)
 
     def frame(self, options: dict[str, str]) -> DataFrame:
         """The rows of this very load of the table: Spark does not load it again."""

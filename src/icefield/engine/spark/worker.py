@@ -36,6 +36,7 @@ from icefield.engine.spark.frames import (
     source_frame,
     source_of,
 )
+from icefield.engine.spark.internals import make_inactive, missing
 from icefield.engine.spark.rows import Fetch, append
 from icefield.engine.spark.session import CATALOG, Binding, close_catalog, driver, new_session, start_spark
 from icefield.model.errors import BadRequest, IcefieldError, OutcomeUnknown
@@ -63,6 +64,7 @@ class Worker:
         self._server = server
         self._root = root
         self._lock = threading.Lock()
+        self._missing: list[str] | None = None
         self._running: dict[str, _Conversation] = {}
 
     def serve(self, listener: socket.socket) -> None:
@@ -83,6 +85,18 @@ class Worker:
             log.exception("a conversation ended by an error of the engine worker's own")
         finally:
             conversation.end()
+
+    def missing(self) -> list[str]:
+        """Internal classes that rows are changed by and that this Iceberg does not have."""
+        if self._missing is None:
+            self._missing = missing(self._root)
+            if self._missing:
+                log.warning("rows are changed by public SQL, for want of %s", ", ".join(self._missing))
+        return self._missing
+
+    @property
+    def way(self) -> str:
+        return os.environ.get(changing.WAY_VARIABLE, "") or (changing.PUBLIC if self.missing() else "")
 
     def bind(self, address: str, token: str | None) -> SparkSession:
         return new_session(self._root, Binding(self._server, address, token))
@@ -158,6 +172,9 @@ class _Conversation:
     def _finish(self) -> None:
         with self._lock:
             self._job = None
+        if self._session is not None:
+            with suppress(Exception):  # a JVM that is gone has told the request itself
+                make_inactive(self._session)
 
     def cancel(self) -> bool:
         with self._lock:
@@ -183,7 +200,7 @@ class _Conversation:
         if not isinstance(address, str) or not address:
             raise BadRequest("address must be the address of a session, as lake@~id", field="address")
         self._session = self._worker.bind(address, header.get("token"))
-        self._way = str(header.get("way") or os.environ.get(changing.WAY_VARIABLE, ""))
+        self._way = str(header.get("way") or self._worker.way)
         self._worker.enter(self)
         return {"session": self.id}
 
@@ -235,7 +252,7 @@ class _Conversation:
 
     def _ping(self, _: Mapping[str, Any]) -> dict[str, Any]:
         self._worker._root.sparkContext.statusTracker().getActiveJobsIds()
-        return {"pid": os.getpid()}
+        return {"pid": os.getpid(), "missing": self._worker.missing()}
 
     def _cancel(self, header: Mapping[str, Any]) -> dict[str, Any]:
         return {"found": self._worker.cancel(str(header.get("session")))}
@@ -353,7 +370,7 @@ def _told(what: str) -> Iterator[None]:
 
 
 def _warm_up(root: SparkSession) -> None:
-    """A JVM's first append and fetch take seconds (classes, code generation): let nobody wait for them."""
+    """A JVM's first append, fetch and change take seconds (classes, code generation): let nobody wait for them."""
     import pyarrow as pa
 
     with _told("warming up"), tempfile.TemporaryDirectory(prefix="icefield-warm-") as folder:
@@ -365,12 +382,38 @@ def _warm_up(root: SparkSession) -> None:
             (f"{prefix}.warehouse", folder),
         ):
             session.conf.set(key, value)
-        session.sql(f"CREATE TABLE {CATALOG}.warm.t (id bigint, s string) USING iceberg")
-        rows = pa.RecordBatch.from_pydict({"id": [1], "s": ["a"]})
+        session.sql(
+            f"CREATE TABLE {CATALOG}.warm.t (id bigint, s string) USING iceberg "
+            "TBLPROPERTIES ('format-version' = '3', 'write.merge.mode' = 'merge-on-read')"
+        )
+        rows = pa.RecordBatch.from_pydict({"id": [1, 2, 3], "s": ["a", "b", "c"]})
         append(session, ["warm"], "t", rows.schema, [rows])
         for _ in Fetch(session, ["warm"], "t", None, None):
             pass
+        for verb in ("merge", "update"):
+            _warm_change(session, verb)
+        make_inactive(session)
         close_catalog(session)
+
+
+def _warm_change(session: SparkSession, verb: str) -> None:
+    import pyarrow as pa
+
+    table = changing.table_of(session, ["warm"], "t", "")
+    stream = Fetch(session, ["warm"], "t", None, None, identity=table)
+    batches = [pa.ipc.read_record_batch(pa.py_buffer(message), stream.schema) for _, message in stream]
+    seen = pa.Table.from_batches(batches, schema=stream.schema)
+    one = seen.slice(0, 1)
+    deleted = pa.table({"file": one["_file"], "pos": one["_pos"], "row_id": one["_row_id"]})
+    new = one.select(["id", "s", "_row_id"])
+    assert stream.source is not None
+    alive = [seen["_file"].to_pylist().count(n) for n in range(len(stream.source.files))]
+    change = RowChange(stream.source, verb, deleted, alive)
+    changing.make_change(changing.table_of(session, ["warm"], "t", ""), change, new.schema, new.to_batches(), _go_on)
+
+
+def _go_on() -> None:
+    """Nobody cancels a warm-up."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -141,7 +141,8 @@ class Alter:
         if knows_defaults and rows_there:
             # A file of which every row was deleted is still read by other engines, and has not the column.
             for attribute in evolution.difference.added():
-                if attribute.required and attribute.number not in evolution.initial_defaults:
+                known = evolution.initial_defaults.keys() | written
+                if attribute.required and attribute.number not in known:
                     evolution.initial_defaults[attribute.number] = some_value(type_of(attribute))
         evolution.to_be_written = frozenset(written)
 
@@ -172,7 +173,9 @@ class Alter:
         await at.link.query("SAVEPOINT icefield_relaxed")
         await at.link.query("; ".join(_relaxed(evolution)))
         await self._rewrite(shadow, names)
+        windows = await self._windows(evolution)
         await at.link.query("ROLLBACK TO SAVEPOINT icefield_relaxed; RELEASE SAVEPOINT icefield_relaxed")
+        await at.link.query("; ".join([running.ALLOW, *windows]))
         required = {evolution.ids[number] for number in evolution.to_be_written if new[number].required}
         if not required:
             return
@@ -195,6 +198,24 @@ class Alter:
                 replace(evolution, metadata=metadata).requirements(),
             )
         self._know(evolution, answer["metadata"])
+
+    async def _windows(self, evolution: Evolution) -> list[str]:
+        """How to go on with the numbers that the server gave for the rewrite and that are left."""
+        steps = []
+        for sequence in evolution.difference.after.sequences:
+            if sequence.column in evolution.to_be_written:
+                answer = await self._at.link.query(
+                    "SELECT last_value, is_called, seqmin, seqmax FROM pg_catalog.pg_sequence,"
+                    f" {sequence.sql_name} WHERE seqrelid OPERATOR(pg_catalog.=)"
+                    f" {literal(sequence.sql_name)}::pg_catalog.regclass::pg_catalog.oid"
+                )
+                last, called, low, high = answer.rows[0]
+                steps.append(f"ALTER SEQUENCE {sequence.sql_name} MINVALUE {low} MAXVALUE {high} RESTART {last}")
+                steps.append(
+                    f"SELECT pg_catalog.setval({literal(sequence.sql_name)}::pg_catalog.regclass, {last},"
+                    f" {'true' if called == 't' else 'false'})"
+                )
+        return steps
 
     # what does not fit any more ---------------------------------------------------------------------------------------
 
@@ -384,9 +405,21 @@ def _relaxed(evolution: Evolution) -> list[str]:
             columns = ", ".join(quote(by_number[number].name) for number in constraint.columns)
             definition = f"UNIQUE ({columns})"
         steps.append(f"ALTER TABLE {table} ADD CONSTRAINT {quote(constraint.name)} {definition}")
+    for sequence in after.sequences:
+        if sequence.column in new and not sequence.serial:  # an identity column cannot be NULL: count by a default
+            column, name = f"ALTER COLUMN {quote(by_number[sequence.column].name)}", literal(sequence.sql_name)
+            last = sequence.max if sequence.increment > 0 else sequence.min
+            bounds = f"INCREMENT BY {sequence.increment} MINVALUE {sequence.min} MAXVALUE {sequence.max}"
+            bounds += f" START WITH {sequence.start}"
+            steps += [
+                f"ALTER TABLE {table} {column} DROP IDENTITY",
+                f"CREATE SEQUENCE {sequence.sql_name} {bounds}",
+                f"SELECT pg_catalog.setval({name}::pg_catalog.regclass, {last}, true)",
+                f"ALTER TABLE {table} {column} SET DEFAULT pg_catalog.nextval({name}::pg_catalog.regclass)",
+            ]
     steps += [
         f"ALTER TABLE {table} ALTER COLUMN {quote(by_number[number].name)} DROP NOT NULL"
         for number in sorted(new)
-        if by_number[number].required and not by_number[number].identity
+        if by_number[number].required
     ]
     return steps or ["SELECT 1"]

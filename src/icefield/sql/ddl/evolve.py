@@ -7,7 +7,7 @@ change keeps the words it has in the table, whoever wrote them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from icefield.pgwire.errors import PgError
@@ -119,10 +119,31 @@ class Evolution:
 
     def memories(self) -> tuple[Memory, Memory]:
         leave = frozenset(self.difference.stand_ins.constraints)
-        return (
-            memory_of(self.difference.before, self.ids, leave),
-            memory_of(self.difference.after, self.ids, leave),
+        before, after = (
+            memory_of(relation, self.ids, leave) for relation in (self.difference.before, self.difference.after)
         )
+        return self._as_declared(before, self.difference.before), self._as_declared(after, self.difference.after)
+
+    def _as_declared(self, memory: Memory, relation: Relation) -> Memory:
+        """A shadow's sequence shows a window of its numbers, and never cycles: what was declared is remembered."""
+        known = {counter.field_id: counter for counter in self.shadow.memory.counters}
+        old = {sequence.oid for sequence in self.difference.before.sequences}
+        same = {self.ids[sequence.column] for sequence in relation.sequences if sequence.oid in old}
+        counters = []
+        for counter in memory.counters:
+            declared = known.get(counter.field_id)
+            if declared is not None and counter.field_id in same:
+                low, high = remembered.bounds_as(declared, counter.type)
+                counter = replace(
+                    counter,
+                    start=declared.start,
+                    increment=declared.increment,
+                    min=low,
+                    max=high,
+                    cycle=declared.cycle,
+                )
+            counters.append(counter)
+        return replace(memory, counters=tuple(counters))
 
     def default_changed(self) -> list[Attribute]:
         """Columns of which the default is another now."""

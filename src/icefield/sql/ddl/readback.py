@@ -245,7 +245,7 @@ def memory_of(relation: Relation, ids: Mapping[int, int], leave: frozenset[int] 
     counters: list[Counter] = []
     for attribute in relation.attributes:
         field_id, sequence = ids[attribute.number], owned.get(attribute.number)
-        if sequence is not None and (attribute.identity or attribute.counts):
+        if sequence is not None:
             counters.append(_counter(field_id, attribute, sequence))
         if attribute.default is not None and not attribute.generated and not attribute.only_counts:
             defaults.append((field_id, attribute.default))
@@ -277,7 +277,8 @@ def memory_of(relation: Relation, ids: Mapping[int, int], leave: frozenset[int] 
 
 
 def _counter(field_id: int, attribute: Attribute, sequence: OwnedSequence) -> Counter:
-    kind = {"a": remembered.ALWAYS, "d": remembered.BY_DEFAULT}.get(attribute.identity, remembered.SERIAL)
+    serial = remembered.SERIAL if attribute.counts else remembered.OWNED
+    kind = {"a": remembered.ALWAYS, "d": remembered.BY_DEFAULT}.get(attribute.identity, serial)
     return Counter(
         field_id,
         kind,

@@ -36,7 +36,9 @@ NOT_NULL = "icefield.not-null."
 COMMENT = "comment"
 
 SERIAL, ALWAYS, BY_DEFAULT = "serial", "always", "by default"
-_KINDS = (SERIAL, ALWAYS, BY_DEFAULT)
+OWNED = "owned"
+"""The column of a serial whose default is another now: the sequence is still there."""
+_KINDS = (SERIAL, ALWAYS, BY_DEFAULT, OWNED)
 _LIMITS = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63}
 _NOT_DISTINCT = " nulls not distinct"
 _MAX_NAME_BYTES = 63
@@ -113,6 +115,13 @@ def constraint_name(name: str) -> str | None:
         if name.startswith(prefix):
             return name[len(prefix) :]
     return None
+
+
+def bounds_as(counter: Counter, type_name: str) -> tuple[int, int]:
+    """With another type of the column: bounds that were the type's own are the new type's, as PostgreSQL has it."""
+    old, new = _LIMITS[counter.type], _LIMITS[type_name]
+    low = -new if counter.min == -old else counter.min
+    return low, (new - 1 if counter.max == old - 1 else counter.max)
 
 
 def not_null_name(table: str, column: str) -> str:

@@ -1,7 +1,8 @@
 """Rows taken away and rows added, in one snapshot: what every way has in common, and which way it is.
 
 ``write.<verb>.mode`` of the table decides between merge-on-read and copy-on-write, as it does for Spark's own
-statements. ``ICEFIELD_CHANGE_WAY=public`` does the same by public SQL alone, slower, without any internal class.
+statements. ``ICEFIELD_CHANGE_WAY=public`` does the same by public SQL alone, slower, without any internal class; so
+does a worker that finds the internal classes to be others than those that are pinned.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ def make_change(
             return Changed()
         if not wanted.rows:
             return _append(table, spool)
-        # As Spark has it: what the table says of the verb, or else copy-on-write.
-        merge_on_read = table.property(f"write.{change.verb}.mode", "copy-on-write") == "merge-on-read"
+        # As Spark has it: what the table says of the verb, or else copy-on-write. Format 1 knows no deletes.
+        mode = table.property(f"write.{change.verb}.mode", "copy-on-write")
+        merge_on_read = mode == "merge-on-read" and table.format_version > 1
         if isinstance(table, PublicTable):
             return change_by_sql(table, wanted, spool, merge_on_read, check)
         assert isinstance(table, LiveTable)

@@ -59,12 +59,12 @@ def change_by_sql(table: PublicTable, wanted: Wanted, spool: Spool, merge_on_rea
 def truncate_by_sql(table: PublicTable, check: Check) -> Changed:
     if table.snapshot_id is None or not table.files()[0]:
         return Changed()
+    rows = table.frame({}).count()
     check()
     table.session.sql(f"DELETE FROM {table.sql}")
     summary = table.summary()
-    dead = int(summary.get("removed-position-deletes", "0"))
     return Changed(
-        rows_deleted=int(summary.get("deleted-records", "0")) - dead,
+        rows_deleted=rows,
         files_removed=int(summary.get("deleted-data-files", "0")),
         way="public",
     )

@@ -29,7 +29,6 @@ class Staged:
         self._written = spark.FileRewriteCoordinator.get()
 
     def __enter__(self) -> Staged:
-        self._table.make_active()
         self._cache.add(self._group, self._table.java)
         return self
 
