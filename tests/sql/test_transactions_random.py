@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from chance.both import VARIANTS, Both, Different, Link, Side, Variant
+from chance.both import VARIANTS, Both, Different, Elsewhere, Link, Rows, Side, Variant
 from chance.programs import Kill, Say, Step, programs
 from chance.stack import Stack
 from dml.asking import Copy
@@ -47,10 +47,23 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     running.stop()
 
 
+def by_pyiceberg(url: str) -> Elsewhere:
+    from pyiceberg.catalog import load_catalog
+
+    catalog = load_catalog("lake", type="rest", uri=url, warehouse="lake")
+
+    def rows(table: str) -> Rows:
+        found = catalog.load_table(table).scan().to_arrow()
+        columns = [[None if value is None else str(value) for value in column.to_pylist()] for column in found.columns]
+        return tuple(zip(*columns, strict=True))
+
+    return rows
+
+
 @pytest.fixture(scope="module")
 def both(stack: Stack, heap: Cluster) -> Iterator[Both]:
     sides = Side(lambda: Link(stack.dsn())), Side(lambda: to_heap(heap)), Side(lambda: to_heap(heap))
-    yield Both(stack, *sides)
+    yield Both(stack, *sides, by_pyiceberg(stack.doors.server))
     for side in sides:
         side.link.close()
 

@@ -162,7 +162,7 @@ def _sorted(hexed: str | None) -> np.ndarray:
     """Several workers, or a scan that joins another in the middle, give places in any order."""
     import numpy as np
 
-    return np.sort(_numbers(hexed))
+    return np.sort(_numbers(hexed), kind="stable")
 
 
 async def _notes(link: BrainLink, oid: int) -> dict[int, int]:

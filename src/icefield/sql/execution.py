@@ -56,11 +56,14 @@ class _Outcome:
 
 @dataclass(slots=True)
 class _Scope:
-    """What a statement reads and changes in the lake, as far as is known; it grows from round to round."""
+    """What a statement reads and changes in the lake, as far as is known; it grows from round to round.
 
-    reads: set[Shadow] = field(default_factory=set)
-    targets: set[Shadow] = field(default_factory=set)
-    append: Shadow | None = None
+    By oid: the same shadow has another version after each write.
+    """
+
+    reads: set[int] = field(default_factory=set)
+    targets: set[int] = field(default_factory=set)
+    append: int | None = None
     """What it only adds rows to, whatever is in it."""
     truncates: bool = False
     plain: bool = False
@@ -70,7 +73,11 @@ class _Scope:
     def writes(self) -> bool:
         return bool(self.targets) or self.append is not None or self.truncates
 
-    def changed(self, written: set[Shadow]) -> None:
+    @property
+    def written(self) -> set[int]:
+        return self.targets if self.append is None else self.targets | {self.append}
+
+    def changed(self, written: set[int]) -> None:
         """These, too, may be changed."""
         self.targets |= written
         if self.append in self.targets:
@@ -184,17 +191,17 @@ class Execution:
         analysis = work.analysis
         if analysis is not None:
             scope.plain = analysis.plain
-            written = {known[oid] for oid in analysis.writes | analysis.hidden_writes if oid in known}
-            scope.reads = {known[oid] for oid in analysis.reads if oid in known}
+            written = (analysis.writes | analysis.hidden_writes) & known.keys()
+            scope.reads = set(analysis.reads & known.keys())
             if analysis.plain_insert and written:
                 (scope.append,) = written
             else:
-                scope.targets = written
+                scope.targets = set(written)
         elif work.statement.tokens[0].word == "copy":
             scope.append = await self._copy_target(work.statement)
         elif work.statement.tokens[0].word == "truncate":
             scope.truncates = True
-        if scope.append is not None and scope.append.keys:
+        if scope.append is not None and known[scope.append].has_keys:
             # Its keys are checked against all its rows, and again, by the strict mark, when it lands.
             scope.changed({scope.append})
         if scope.plans_only:
@@ -216,7 +223,7 @@ class Execution:
                         hint="Its numbers are shared by all sessions and branches, and come from the server.",
                     )
 
-    async def _copy_target(self, statement: Statement) -> Shadow | None:
+    async def _copy_target(self, statement: Statement) -> int | None:
         """The lake table that COPY … FROM adds to."""
         end = next((token for token in statement.tokens[1:] if token.word == "from" or token.text == "("), None)
         if end is None or end.start == statement.tokens[1].start:
@@ -225,14 +232,16 @@ class Execution:
             return None
         name = statement.text[statement.tokens[1].start : end.start].strip()
         found = await self._at.link.execute("SELECT pg_catalog.to_regclass($1)::pg_catalog.oid", [name])
-        return self._at.shadows.by_oid().get(int(found.scalar() or 0))
+        oid = int(found.scalar() or 0)
+        return oid if oid in self._at.shadows.by_oid() else None
 
     async def _rounds(self, work: Work, scope: _Scope, copy_source: CopySource | None) -> Spool:
         at = self._at
         sequences = SequenceWindows(at)
         rounds = 0
         while rounds < _ROUNDS:
-            await sequences.remember(scope.targets | ({scope.append} if scope.append else set()))
+            known = at.shadows.by_oid()
+            await sequences.remember(known[oid] for oid in scope.written)
             if rounds:
                 await sequences.restore()
             await at.link.query(_FILL)
@@ -272,20 +281,18 @@ class Execution:
 
     async def _fill(self, scope: _Scope) -> None:
         """Rows under every shadow that is read or changed, and under those of which a read would not be seen."""
-        at = self._at
-        for shadow in (*scope.targets, *([scope.append] if scope.append else ())):
-            shadow.check_writable()
+        known = self._at.shadows.by_oid()
+        for oid in scope.written:
+            known[oid].check_writable()
         trace = await self._probe()
-        wanted = {shadow.key for shadow in scope.reads}
+        wanted = scope.reads | scope.targets
         if not scope.plain and not scope.plans_only and not scope.truncates:
-            known = at.shadows.by_oid()
-            wanted |= {known[oid].key for oid in law.held(trace, known.keys())}
+            wanted |= law.held(trace, known.keys())
         await self._fills.begin(trace.max_rows, trace.explain_route)
-        targets = {shadow.key for shadow in scope.targets}
-        for key in sorted(wanted | targets):
-            await self._fills.put(key, change=key in targets)
+        for key, oid in sorted((known[oid].key, oid) for oid in wanted):
+            await self._fills.put(key, change=oid in scope.targets)
         if scope.append is not None:
-            await self._fills.will_append(scope.append)
+            await self._fills.will_append(known[scope.append])
 
     async def _grows_after_error(self, error: PgError, before: Trace, scope: _Scope) -> bool:
         """What an error may be due to: shadows that were scanned empty. Locks are gone by now, counters are not."""
@@ -295,28 +302,26 @@ class Execution:
         await at.link.query("ROLLBACK TO SAVEPOINT icefield_statement")
         after = await self._probe()
         known = at.shadows.by_oid()
-        filled = self._fills.oids
-        more = {known[oid] for oid in law.scanned(before, after) if oid in known and oid not in filled}
+        unfilled = known.keys() - self._fills.oids
+        more = law.scanned(before, after) & unfilled
         # A row that was written may have met a key that an unfilled shadow does not know to be taken.
-        written = {known[oid] for oid in law.rows_written(before, after) if oid in known and oid not in filled}
+        written = law.rows_written(before, after) & unfilled
         scope.reads |= more | written
-        return bool(more | {shadow for shadow in written if shadow.keys})
+        return bool(more or any(known[oid].has_keys for oid in written))
 
     def _grows(self, work: Work, before: Trace, after: Trace, scope: _Scope) -> bool:
         """Whether the statement touched what was not filled for it: then ``scope`` has it now."""
         known = self._at.shadows.by_oid()
         if scope.plans_only:
             return False
-        # By oid: a fill may have learnt a later version of the same shadow.
-        expected = {shadow.oid for shadow in scope.targets} | ({scope.append.oid} if scope.append else set())
-        written = {known[oid] for oid in law.written(before, after) & known.keys() - expected}
+        written = law.written(before, after) & known.keys() - scope.written
         if scope.truncates:
             scope.targets, written = written, set()
         scope.changed(written)
         if scope.truncates:
             return False
         touched = law.scanned(before, after) | law.read_locked(before, after)
-        read = {known[oid] for oid in touched & known.keys() - self._fills.oids}
+        read = touched & known.keys() - self._fills.oids
         scope.reads |= read
         return bool(read or written)
 
@@ -344,7 +349,7 @@ class Execution:
             return
         # Something else happened, too, that must stay; an open cursor keeps the rows that it saw.
         await at.link.query("RELEASE SAVEPOINT icefield_statement")
-        await self._fills.empty(also=scope.append)
+        await self._fills.empty(also=known.get(scope.append or 0))
         await at.link.query(_KEEP)
         if declares:
             at.cursor_shadows |= self._fills.oids
@@ -371,15 +376,16 @@ class Execution:
             if not difference.empty:
                 found.append((target, difference))
         if scope.append is not None:
-            target = self._fills.appended(scope.append)
+            shadow = self._at.shadows.by_oid()[scope.append]
+            target = self._fills.appended(shadow)
             difference = await changes.read(self._at.link, target)
             if difference.rows.num_rows:
-                self._at.filled(scope.append.key, difference.rows.num_rows)
+                self._at.filled(shadow.key, difference.rows.num_rows)
                 found.append((target, difference))
         if found:
             await self._at.enter(write=True)
         for target, difference in found:
-            async with self._at.statement(strict=target.shadow != scope.append):
+            async with self._at.statement(strict=target.shadow.oid != scope.append):
                 changed = await self._change(target, difference, verb)
             self._fills.route.wrote(target.shadow, difference, changed)
             self._at.touched_lake()
@@ -400,7 +406,9 @@ class Execution:
 
     async def _truncate(self, statement: Statement, scope: _Scope) -> None:
         """TRUNCATE reads no rows: every file of the tables goes."""
-        for shadow in scope.targets:
+        known = self._at.shadows.by_oid()
+        shadows = sorted((known[oid] for oid in scope.targets), key=str)
+        for shadow in shadows:
             shadow.check_writable()
             if shadow.sequences and "restart" in (token.word for token in statement.tokens):
                 raise PgError(
@@ -410,7 +418,7 @@ class Execution:
                 )
         if scope.targets:
             await self._at.enter(write=True)
-        for shadow in sorted(scope.targets, key=str):
+        for shadow in shadows:
             async with self._at.statement(strict=True):
                 changed = await self._rows.truncate(shadow, await self._at.snapshot_of(shadow))
             self._fills.route.wrote(shadow, None, changed)
@@ -427,7 +435,7 @@ class Execution:
     async def rewrite(self, shadow: Shadow, columns: Sequence[str]) -> None:
         """Every row of the table anew, with the columns' DEFAULT: what ADD COLUMN … DEFAULT means to old rows."""
         at = self._at
-        scope = _Scope(targets={shadow}, plain=True)
+        scope = _Scope(targets={shadow.oid}, plain=True)
         values = ", ".join(f"{_ident(name)} = DEFAULT" for name in columns)
         text = f"UPDATE ONLY {shadow.sql_name} SET {values}"
         work = Work(split(text)[0], Other(), encode(m.Query(text)), None)

@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dml.asking import Answer, Connection, Copy, Lost
+import psycopg
+from dml.asking import Answer, Connection, Copy, Lost, Statement
 from psycopg import pq
 
 from chance.programs import ANEW, KEYED, LOOSE, STATE, Kill, Say, Step, written
@@ -31,7 +32,16 @@ class Different(AssertionError):
     pass
 
 
+Rows = tuple[tuple[str | None, ...], ...]
+
+
 class Link(Connection):
+    def ask(self, statement: Statement, *, extended: bool = False) -> Answer:
+        try:
+            return super().ask(statement, extended=extended)
+        except psycopg.Error as error:
+            raise Lost(str(error)) from error
+
     @property
     def status(self) -> str:
         return pq.TransactionStatus(self._pq.transaction_status).name
@@ -59,7 +69,7 @@ class Side:
         if self.schema:
             self.stand_in(self.schema)
 
-    def state(self) -> tuple[tuple[str | None, ...], ...]:
+    def state(self) -> Rows:
         return self.link.must(STATE).as_multiset().rows
 
 
@@ -88,12 +98,19 @@ class Variant:
 VARIANTS = tuple(Variant(version, mode) for version in (2, 3) for mode in ("merge-on-read", "copy-on-write"))
 
 
+Elsewhere = Callable[[str], Rows]
+"""A table as another client reads it, its values as text."""
+
+
 class Both:
     """``told``: what happened, by kind, so that a test can say that enough of it did."""
 
-    def __init__(self, stack: Stack | None, lake: Side, heap: Side, looker: Side) -> None:
+    def __init__(
+        self, stack: Stack | None, lake: Side, heap: Side, looker: Side, elsewhere: Elsewhere | None = None
+    ) -> None:
         """``looker``: a second connection to the PostgreSQL, which sees what is committed."""
         self.stack, self.lake, self.heap, self.looker = stack, lake, heap, looker
+        self.elsewhere = elsewhere
         self.told: Counter[str] = Counter()
         self._made: set[Variant] = set()
         self._shaken = False
@@ -116,6 +133,7 @@ class Both:
                 self._step(Say("ROLLBACK"), None)
             self._come_back()
             self._compare_states()
+            self._compare_elsewhere(variant)
         except Different as different:
             raise Different(f"{different}\n{variant}\n{written(program, at)}") from different
 
@@ -192,13 +210,22 @@ class Both:
             missing, surplus = Counter(heap) - Counter(lake), Counter(lake) - Counter(heap)
             raise Different(f"rows missing: {list(missing.elements())}, rows too many: {list(surplus.elements())}")
 
+    def _compare_elsewhere(self, variant: Variant) -> None:
+        if self.elsewhere is None:
+            return
+        for table in ("keyed", "loose"):
+            expected = Counter(self.looker.link.must(f"SELECT * FROM {table}").rows)
+            found = Counter(self.elsewhere(f"{variant.schema}.{table}"))
+            if found != expected:
+                raise Different(f"another client reads {table} as {found - expected} instead of {expected - found}")
+
     # after a crash ----------------------------------------------------------------------------------------------------
 
     def _failed_after_crash(self, say: Say, found: Answer | Lost, *, in_transaction: bool) -> None:
         """The lake answered with an error, or not at all."""
         if not in_transaction and _word(say) != "BEGIN":
             self.heap.link.must("BEGIN")
-        committed = not in_transaction or _word(say) == "COMMIT"
+        committed = _word(say) == "COMMIT" if in_transaction else _word(say) != "BEGIN"
         if not (in_transaction and committed):
             expected = self.heap.ask(say)
             if isinstance(found, Answer) and expected.error == found.error:
@@ -229,7 +256,7 @@ class Both:
         if not (state or "").startswith(_CRASHED):
             raise Different(f"{say}: a crash is told as {state}: {message}")
 
-    def _landed(self, say: Say, after: tuple[tuple[str | None, ...], ...], found: Answer | Lost) -> bool:
+    def _landed(self, say: Say, after: Rows, found: Answer | Lost) -> bool:
         before = self.looker.state()
         if before == after:
             return False

@@ -1,4 +1,4 @@
-"""One connection that is asked by libpq itself: answers with rows, tag, error and notices; never waited for for ever."""
+"""One connection that is asked by libpq itself: answers with rows, tag, error, notices; never waited for for ever."""
 
 from __future__ import annotations
 

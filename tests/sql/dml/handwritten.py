@@ -317,7 +317,6 @@ _VIEWS_AND_MORE = [
     case("PREPARE up (int, text) AS UPDATE dml.t SET t = $2 WHERE id = $1 RETURNING id, t", "EXECUTE up (1, 'a')", "EXECUTE up (20, NULL)", "EXECUTE up (NULL, 'b')", "EXECUTE up ('x', 'b')"),
     case("PREPARE del AS DELETE FROM dml.t WHERE id < 10", "EXECUTE del", "EXECUTE del", "DEALLOCATE del"),
     case("PREPARE ins (int) AS INSERT INTO dml.k (id, a) VALUES ($1, $1) ON CONFLICT (id) DO UPDATE SET a = k.a + 30 RETURNING id, a", "EXECUTE ins (1)", "EXECUTE ins (333)", "EXECUTE ins (333)"),
-    case("DECLARE c CURSOR FOR SELECT id FROM dml.k ORDER BY id", "FETCH 2 FROM c", "UPDATE dml.k SET id = id + 100 WHERE id > 2", "FETCH 2 FROM c", "CLOSE c", "SELECT max(id) FROM dml.k"),
     case("SELECT id FROM dml.t WHERE id < 4 ORDER BY id FOR UPDATE", "UPDATE dml.t SET i = 9 WHERE id < 4"),
     case("UPDATE dml.t SET i = 1 WHERE id = 1; UPDATE dml.t SET i = 2 WHERE id = 2; SELECT id, i FROM dml.t WHERE id IN (1, 2) ORDER BY id", many=True),
     case("UPDATE dml.x SET si = si - 1, vc = left(vc, 3) WHERE id IN (1, 3, 5) RETURNING *"),
@@ -341,11 +340,20 @@ _SCRIPTS = [
     case("BEGIN", "UPDATE dml.k SET note = 'x' WHERE id = 1", "UPDATE dml.k SET c = -1", "UPDATE dml.k SET note = 'y' WHERE id = 2", "COMMIT", "SELECT note FROM dml.k WHERE id = 1", alone=True),
     case("BEGIN", "INSERT INTO dml.k (id, a) VALUES (500, 500)", "DELETE FROM dml.k WHERE id = 500", "INSERT INTO dml.k (id, a) VALUES (500, 501)", "UPDATE dml.k SET id = 501 WHERE id = 500", "COMMIT", alone=True),
     case("BEGIN READ ONLY", "DELETE FROM dml.t", "ROLLBACK", "UPDATE dml.t SET i = 0 WHERE id = 1", alone=True),
-    case("BEGIN ISOLATION LEVEL SERIALIZABLE", "UPDATE dml.k SET c = 0", "DELETE FROM dml.k WHERE id > 5 RETURNING id", "COMMIT", alone=True),
+    case("BEGIN ISOLATION LEVEL REPEATABLE READ", "UPDATE dml.k SET c = 0", "DELETE FROM dml.k WHERE id > 5 RETURNING id", "COMMIT", alone=True),
     case("UPDATE dml.t SET i = 1 WHERE id = 1; UPDATE dml.t SET i = 100 / 0 WHERE id = 2; UPDATE dml.t SET i = 3 WHERE id = 3", "SELECT id, i FROM dml.t WHERE id < 4 ORDER BY id", alone=True),
-    case("DO $$ BEGIN UPDATE dml.t SET i = 1 WHERE id = 1; COMMIT; DELETE FROM dml.t WHERE id = 2; ROLLBACK; UPDATE dml.t SET i = 3 WHERE id = 3; END $$", alone=True),
     case("DELETE FROM dml.k", "INSERT INTO dml.k (id, a, b) VALUES (1, 1, 'a')", "UPDATE dml.k SET id = 2", "INSERT INTO dml.k (id, a, b) VALUES (1, 2, 'a') ON CONFLICT DO NOTHING", "SELECT id, a FROM dml.k ORDER BY id", alone=True),
     case("TRUNCATE dml.t, dml.p", "INSERT INTO dml.t (id) VALUES (1), (NULL)", "UPDATE dml.t SET id = 2", "DELETE FROM dml.t WHERE ctid = (SELECT min(ctid) FROM dml.t)", alone=True),
+]  # fmt: skip
+
+# What PostgreSQL does and the door says it does not: the SQLSTATE, and nothing changed. DESIGN.md and src/icefield/sql say
+# why; a case that is done one day moves up.
+LIMITS: list[tuple[Case, str]] = [
+    (case("DECLARE c CURSOR FOR SELECT id FROM dml.k", "UPDATE dml.k SET id = id + 100 WHERE id > 2"), "0A000"),
+    (case("BEGIN", "DECLARE c CURSOR FOR SELECT id FROM dml.t FOR UPDATE", "FETCH c", "DELETE FROM dml.t WHERE CURRENT OF c", alone=True), "0A000"),
+    (case("DO $$ BEGIN UPDATE dml.t SET i = 1 WHERE id = 1; COMMIT; DELETE FROM dml.t WHERE id = 2; ROLLBACK; END $$", alone=True), "2D000"),
+    (case("BEGIN ISOLATION LEVEL SERIALIZABLE", alone=True), "0A000"),
+    (case("TRUNCATE dml.g RESTART IDENTITY"), "0A000"),
 ]  # fmt: skip
 
 CASES: list[Case] = [

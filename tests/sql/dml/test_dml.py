@@ -16,8 +16,9 @@ from dml.cases import Case
 from dml.generated import CASES as GENERATED
 from dml.generated import generate
 from dml.handwritten import CASES as HANDWRITTEN
+from dml.handwritten import LIMITS
 from dml.readers import DuckDbReader, PyIcebergReader, Reader, SparkReader
-from dml.running import Difference, drawn, in_autocommit, in_savepoints
+from dml.running import Difference, answers, drawn, in_autocommit, in_savepoints, state
 from dml.sides import LakeSide, PostgresSide
 from dml.tables import VARIANTS, Variant
 from icefield.sql.brain.cluster import BrainTemplate, Cluster
@@ -131,7 +132,28 @@ def run(
 
 @pytest.mark.spark
 @pytest.mark.sql
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("case", "sqlstate"), LIMITS, ids=lambda value: str(value)[:40])
+def test_what_is_not_done_is_refused(case: Case, sqlstate: str, lake: LakeSide) -> None:
+    with_others = Case(("SELECT 1",))
+    connection = lake.connect()
+    try:
+        before = state(connection, with_others, VARIANTS[0])
+        if not case.alone:
+            connection.must("BEGIN")
+        error = answers(connection, case, VARIANTS[0])[-1].error
+        assert error is not None
+        assert error[0] == sqlstate
+        if connection.open_transaction:
+            connection.must("ROLLBACK")
+        assert state(connection, with_others, VARIANTS[0]) == before
+    finally:
+        connection.close()
+
+
+@pytest.mark.spark
+@pytest.mark.sql
+@pytest.mark.timeout(1800)
 def test_every_statement_does_what_postgresql_does(second: PostgresSide, lake: LakeSide, readers: list[Reader]) -> None:
     parts = [
         (variant, [case for case in CASES if drawn(case, len(VARIANTS)) == number])
