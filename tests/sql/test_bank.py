@@ -16,6 +16,7 @@ from support.up import Up
 
 pytestmark = [pytest.mark.sql, pytest.mark.spark]
 
+KINDS = ("one statement", "transaction", "savepoints", "opens", "Spark appends", "Spark updates", "Spark compacts")
 OpenBank = Callable[[Variant], Bank]
 Tell = Callable[[str, Report], None]
 
@@ -53,11 +54,12 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
 @pytest.mark.timeout(420)
 def test_money_stays_and_no_acknowledged_change_is_lost(open_bank: OpenBank, tell: Tell) -> None:
     """On one table that goes through all variants."""
-    report = run(open_bank(ALL_IN_TURN[0]), Pace(60, at_least=100, at_most_s=240), phases=ALL_IN_TURN)
+    pace = Pace(60, at_least=100, kinds=KINDS, at_most_s=240)
+    report = run(open_bank(ALL_IN_TURN[0]), pace, phases=ALL_IN_TURN)
     tell("all variants in turn", report)
     assert report.problems == []
     assert report.landed >= 100
-    for kind in ("one statement", "transaction", "savepoints", "Spark appends", "Spark updates", "Spark compacts"):
+    for kind in KINDS:
         assert report.tally.landed[kind], f"{kind} never landed: nothing is proven about it"
 
 
@@ -66,7 +68,7 @@ def test_money_stays_and_no_acknowledged_change_is_lost(open_bank: OpenBank, tel
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_money_stays_for_minutes(variant: Variant, open_bank: OpenBank, tell: Tell) -> None:
     """Ten minutes with the next one."""
-    report = run(open_bank(variant), Pace(75, at_least=100, at_most_s=300), seed=2)
+    report = run(open_bank(variant), Pace(75, at_least=100, kinds=KINDS, at_most_s=300), seed=2)
     tell(str(variant), report)
     assert report.problems == []
     assert report.landed >= 100
@@ -77,7 +79,9 @@ def test_money_stays_for_minutes(variant: Variant, open_bank: OpenBank, tell: Te
 def test_money_stays_for_many_minutes_in_a_table_that_goes_through_all_variants(
     open_bank: OpenBank, tell: Tell
 ) -> None:
-    report = run(open_bank(ALL_IN_TURN[0]), Pace(300, at_least=400, at_most_s=600), phases=ALL_IN_TURN, seed=3)
+    report = run(
+        open_bank(ALL_IN_TURN[0]), Pace(300, at_least=400, kinds=KINDS, at_most_s=600), phases=ALL_IN_TURN, seed=3
+    )
     tell("all variants in turn", report)
     assert report.problems == []
     assert report.landed >= 400

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from chance.both import VARIANTS, Both, Different, Elsewhere, Link, Rows, Side, Variant
@@ -17,7 +18,7 @@ from icefield.sql.brain.cluster import BrainTemplate, Cluster
 pytestmark = [pytest.mark.sql, pytest.mark.spark]
 
 QUICK = settings(
-    max_examples=10,
+    max_examples=7,
     deadline=None,
     derandomize=True,
     database=None,
@@ -70,12 +71,12 @@ def both(stack: Stack, heap: Cluster) -> Iterator[Both]:
 
 def test_random_transactions(both: Both) -> None:
     @QUICK
-    @given(variant=st.sampled_from(VARIANTS), program=programs(longest=3))
+    @given(variant=st.sampled_from(VARIANTS), program=programs(shortest=2, longest=3))
     def play(variant: Variant, program: tuple[Step, ...]) -> None:
         both.play(variant, program)
 
     play()
-    assert {"BEGIN", "COMMIT", "SAVEPOINT", "ROLLBACK", "UPDATE", "DELETE", "INSERT"} <= set(both.told), both.told
+    assert {"BEGIN", "COMMIT", "SAVEPOINT", "ROLLBACK", "UPDATE", "INSERT"} <= set(both.told), both.told
 
 
 @pytest.mark.slow
@@ -106,21 +107,25 @@ def test_many_random_transactions_with_crashes(both: Both) -> None:
 _MOVE = "UPDATE keyed SET v = coalesce(v, 0) + 1 WHERE id < 4"
 _DROP = "DELETE FROM loose WHERE k = 1"
 _BEGUN = (Say("BEGIN"), Say(_MOVE), Say(_DROP))
-_AFTERWARDS = (Say("SELECT * FROM keyed"), Say("INSERT INTO loose VALUES (6, 6, 'on')"), *_BEGUN, Say("COMMIT"))
+_AFTERWARDS = (Say("SELECT * FROM keyed"), Say("BEGIN"), Say(_DROP), Say("COMMIT"))
 
 CRASHES = {
-    "Spark dies in a transaction": (*_BEGUN, Kill("spark", 0.2), Say(_MOVE), Say("COMMIT")),
+    "Spark dies in a transaction": (*_BEGUN, Kill("spark", 0.2), Say(_MOVE), *_AFTERWARDS),
     "the server dies at COMMIT": (*_BEGUN, Kill("server", 0.0), Say("COMMIT"), *_AFTERWARDS),
     "the server dies in a transaction": (*_BEGUN, Kill("server"), Say(_MOVE), Say("COMMIT"), *_AFTERWARDS),
-    "the server dies in a statement": (Kill("server", 0.1), Say(_MOVE), *_AFTERWARDS),
     "the door dies at COMMIT": (*_BEGUN, Kill("sql", 0.02), Say("COMMIT"), *_AFTERWARDS),
+}
+MORE_CRASHES = {
+    "the server dies in a statement": (Kill("server", 0.1), Say(_MOVE), *_AFTERWARDS),
     "the door dies in a savepoint": (*_BEGUN, Say("SAVEPOINT a"), Kill("sql"), Say(_DROP), *_AFTERWARDS),
+    "Spark dies in a statement": (Kill("spark", 0.3), Say(_MOVE), *_AFTERWARDS),
 }
 
 
-@pytest.mark.parametrize("name", CRASHES)
+@pytest.mark.parametrize("name", [*CRASHES, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_CRASHES)])
 def test_a_crash_by_hand(name: str, both: Both) -> None:
-    both.play(VARIANTS[len(name) % len(VARIANTS)], CRASHES[name])
+    both.play(VARIANTS[len(name) % len(VARIANTS)], (CRASHES | MORE_CRASHES)[name])
+    assert any(what.startswith("kill ") for what in both.told)
 
 
 # That a difference would be found, and that the grammar says what it means -------------------------------------------
@@ -132,9 +137,9 @@ def twins(heap: Cluster) -> Iterator[Both]:
     admin = to_heap(heap)
     for name in ("one", "other"):
         admin.must(f"CREATE DATABASE {name}")
-    sides = [Side(lambda name=name: to_heap(heap, name)) for name in ("one", "other", "other")]  # type: ignore[misc]
-    yield Both(None, *sides)
-    for side in sides:
+    lake, other, looker = (Side(partial(to_heap, heap, name)) for name in ("one", "other", "other"))
+    yield Both(None, lake, other, looker)
+    for side in (lake, other, looker):
         side.link.close()
     for name in ("one", "other"):
         admin.must(f"DROP DATABASE {name}")
@@ -156,16 +161,15 @@ def test_programs_do_the_same_in_any_postgresql_wherever_its_rows_lie(twins: Bot
 
     twins.lake.ask = shuffled  # type: ignore[assignment, method-assign]
 
-    @settings(QUICK, max_examples=150)
+    @settings(QUICK, max_examples=100)
     @given(program=programs(longest=6))
     def play(program: tuple[Step, ...]) -> None:
         twins.play(VARIANTS[0], program)
 
     play()
-    for what in ("COMMIT", "SAVEPOINT", "RELEASE", "TRUNCATE", "MERGE", "COPY", "WITH", "DO", "INSERT"):
-        assert twins.told[what] >= 10, twins.told
-    for state in ("22012", "23502", "23505", "23514", "21000", "22P02", "25P01", "25P02", "3B001", "42P10"):
-        assert twins.told[f"error {state}"], f"{state} never happened: {twins.told}"
+    words = {"BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE"}
+    errors = {"error 22012", "error 23502", "error 23505", "error 25P01", "error 25P02", "error 3B001"}
+    assert {*words, *errors, "COPY", "WITH", "DO"} <= set(twins.told), twins.told
 
 
 @pytest.mark.parametrize(

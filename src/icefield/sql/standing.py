@@ -181,29 +181,20 @@ class Standing:
         self._written = True
 
     async def versioned(self, shadow: Shadow) -> Shadow:
-        """The shadow with its content's version, as it is in this transaction now."""
-        if self._view is None or self._versions_at != self._view:
-            catalog = await self.lake.catalog(None)
-            fresh = sh.wanted(catalog).tables
-            self.shadows = replace(
-                self.shadows,
-                tables={
-                    key: replace(old, version=fresh[key].version if key in fresh else None)
-                    for key, old in self.shadows.tables.items()
-                },
-            )
-            # After a write every version holds for this moment only.
-            self._versions_at = None if self._written else self._view
-        return self.shadows.tables[shadow.key]
+        """The shadow with its content's version, as it is in this transaction now. Inside ``statement``."""
+        held = self.shadows.tables[shadow.key]
+        if self._view is not None and self._versions_at == self._view:
+            return held
+        loaded = await self.lake.load_table(shadow.namespace, shadow.name)
+        fresh = replace(held, version=loaded.get("metadata-location"))
+        self.shadows = replace(self.shadows, tables={**self.shadows.tables, shadow.key: fresh})
+        return fresh
 
     async def snapshot_of(self, shadow: Shadow) -> int | None:
-        """The table's current snapshot, as it is in this transaction now."""
-        catalog = await self.lake.catalog(None)
-        for table in catalog["tables"]:
-            if tuple(table["namespace"]) == shadow.namespace and table["name"] == shadow.name:
-                found = table["snapshot-id"]
-                return None if found in (None, -1) else int(found)
-        return None
+        """The table's current snapshot, as it is in this transaction now. Inside ``statement``."""
+        metadata = (await self.lake.load_table(shadow.namespace, shadow.name))["metadata"]
+        found = metadata.get("current-snapshot-id")
+        return None if found in (None, -1) else int(found)
 
     def filled(self, key: sh.Key, rows: int) -> None:
         """Remember how many dead rows a fill leaves in the shadow's file."""

@@ -128,7 +128,9 @@ class Pace:
 
     seconds: float
     at_least: int = 0
-    """Changes: it goes on until as many have landed …"""
+    """Changes: it goes on until as many have landed, …"""
+    kinds: tuple[str, ...] = ()
+    """… and one of each of these kinds …"""
     at_most_s: float = 0.0
     """… but not longer than this."""
     until_found: bool = False
@@ -169,6 +171,7 @@ def run(
         if pace.until_found and bank.books.problems:
             return False
         few = sum(actor.changes for actor in actors) < pace.at_least
+        few = few or any(not any(actor.tally.landed[kind] for actor in actors) for kind in pace.kinds)
         return passed < pace.seconds or (few and passed < pace.at_most_s)
 
     while goes_on() and not any(actor.failure for actor in actors):

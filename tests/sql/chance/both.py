@@ -23,6 +23,7 @@ from chance.stack import Stack
 
 _BACK_WITHIN_S = 90
 _SETTLED_AFTER_S = 1.0
+_CONTROL = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE")
 _REFUSED = ("40001",)
 _CRASHED = ("08", "40", "57", "58")
 """The classes of SQLSTATE that tell of a crash."""
@@ -138,6 +139,7 @@ class Both:
             raise Different(f"{different}\n{variant}\n{written(program, at)}") from different
 
     def _stand_anew(self, variant: Variant) -> None:
+        self._come_back()  # from a crash of a program that failed
         sides = (self.lake, self.heap, self.looker)
         if variant not in self._made:
             self._made.add(variant)
@@ -223,13 +225,14 @@ class Both:
 
     def _failed_after_crash(self, say: Say, found: Answer | Lost, *, in_transaction: bool) -> None:
         """The lake answered with an error, or not at all."""
-        if not in_transaction and _word(say) != "BEGIN":
+        changes = not in_transaction and _word(say) not in _CONTROL
+        if changes:
             self.heap.link.must("BEGIN")
-        committed = _word(say) == "COMMIT" if in_transaction else _word(say) != "BEGIN"
+        committed = changes or (in_transaction and _word(say) == "COMMIT")
         if not (in_transaction and committed):
             expected = self.heap.ask(say)
             if isinstance(found, Answer) and expected.error == found.error:
-                if not in_transaction:
+                if changes:
                     self.heap.link.must("ROLLBACK")
                 self._compare(say, expected, found)
                 return  # it fails without any crash, too

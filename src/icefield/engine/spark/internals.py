@@ -82,6 +82,7 @@ class Jvm:
     def __init__(self, session: SparkSession) -> None:
         self.jvm: Any = session._jvm
         self.gateway: Any = session._sc._gateway
+        self._classes: dict[str, Any] = {}
         self._loader = self.jvm.java.lang.Thread.currentThread().getContextClassLoader()
         self._handles = self.jvm.java.lang.invoke.MethodHandles
         self._lookup = self._handles.publicLookup()
@@ -93,10 +94,13 @@ class Jvm:
 
     def named(self, name: str) -> Any:
         """A class's Java object. A name in lower case is a primitive's."""
-        primitives = {"long": "Long", "int": "Integer", "boolean": "Boolean"}
-        if name in primitives:
-            return getattr(self.jvm.java.lang, primitives[name]).TYPE
-        return self.jvm.java.lang.Class.forName(name, True, self._loader)
+        if name not in self._classes:
+            primitives = {"long": "Long", "int": "Integer", "boolean": "Boolean"}
+            if name in primitives:
+                self._classes[name] = getattr(self.jvm.java.lang, primitives[name]).TYPE
+            else:
+                self._classes[name] = self.jvm.java.lang.Class.forName(name, True, self._loader)
+        return self._classes[name]
 
     def collected(self, iterable: Any) -> Any:
         return self.iceberg.relocated.com.google.common.collect.Lists.newArrayList(iterable)

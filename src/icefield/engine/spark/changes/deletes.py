@@ -38,23 +38,30 @@ def write_positions(table: LiveTable, losing: Sequence[Losing], written: Written
     builder = getattr(java.iceberg.data, "GenericFileWriterFactory$Builder")(table.java)
     writers = builder.deleteFileFormat(_format(table, kind.upper())).build()
     by_file = java.iceberg.deletes.DeleteGranularity.FILE
-    deletes = java.jvm.java.util.ArrayList()
+    # The bitmaps come in as "what was deleted before", so one position of each is enough to say here.
+    before = java.jvm.java.util.HashMap()
     for file in losing:
-        data = file.task.file()
-        spec = table.java.specs().get(data.specId())
-        output = files.newOutputFile(spec, data.partition())
-        # The bitmap comes in as "what was deleted before", so one position is enough to say here.
-        before = java.jvm.java.util.HashMap()
         before.put(file.path, file.file_index)
-        sorting = java.iceberg.deletes.SortingPositionOnlyDeleteWriter(
-            java.supplier(writers.newPositionDeleteWriter(output, spec, data.partition())), by_file, java.lookup(before)
-        )
-        try:
-            sorting.write(java.iceberg.deletes.PositionDelete.create().set(file.path, file.first))
-        finally:
-            sorting.close()
-        written.add(sorting.result().deleteFiles())
-        deletes.addAll(sorting.result().deleteFiles())
+    known = java.lookup(before)
+    position = java.iceberg.deletes.PositionDelete.create()
+    specs: dict[int, Any] = {}
+    deletes = java.jvm.java.util.ArrayList()
+    try:
+        for file in losing:
+            data = file.task.file()
+            number, partition = int(data.specId()), data.partition()
+            if number not in specs:
+                specs[number] = table.java.specs().get(number)
+            spec = specs[number]
+            writer = writers.newPositionDeleteWriter(files.newOutputFile(spec, partition), spec, partition)
+            sorting = java.iceberg.deletes.SortingPositionOnlyDeleteWriter(java.supplier(writer), by_file, known)
+            try:
+                sorting.write(position.set(file.path, file.first))
+            finally:
+                sorting.close()
+            deletes.addAll(sorting.result().deleteFiles())
+    finally:
+        written.add(deletes)
     return deletes
 
 
