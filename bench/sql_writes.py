@@ -1,6 +1,6 @@
 """What SQL writes cost beside natural Spark statements with the same effect: ratios of one run, by turns.
 
-    ./dev bench sql-writes [--rounds 5] [--only fill|changes] [--format 2|3] [--mode merge-on-read|copy-on-write]
+    ./dev bench sql-writes [--rounds 5] [--only fill|changes] [--format 2|3] [--mode MODE] [--match TEXT]
 
 A server, one Spark and a PostgreSQL door. Spark runs in a process of its own: the engine of the door, and the natural
 statements on a session of the same Spark, which an ordinary user would have (adaptive, bound to the branch). The door
@@ -313,15 +313,17 @@ def fill(bench: Bench, version: int, tables: tuple[str, str]) -> Line:
     return line
 
 
-def changes(bench: Bench, version: int, modes: Iterable[str], tables: tuple[str, str]) -> Iterator[Line]:
+def changes(bench: Bench, version: int, modes: Iterable[str], tables: tuple[str, str], match: str) -> Iterator[Line]:
     for mode in modes:
         for table in tables:
             bench.set_mode(table, mode)
         for verb, statement in STATEMENTS:
             _change(bench, statement, WARM_UP[1], tables, 1)
             for size, where in CHANGES:
-                natural, ours, fills = _change(bench, statement, where, tables, bench.rounds)
                 title = f"{verb.upper()} {size}, format {version}, {mode}"
+                if match not in title:
+                    continue
+                natural, ours, fills = _change(bench, statement, where, tables, bench.rounds)
                 line = Line(title, CHANGE_BAR, natural, ours, f"and a fill of {statistics.median(fills):.2f}")
                 line.tell()
                 yield line
@@ -359,6 +361,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("fill", "changes"))
     parser.add_argument("--format", type=int, choices=(2, 3), action="append")
     parser.add_argument("--mode", choices=MODES, action="append")
+    parser.add_argument("--match", default="", help="only changes whose title has this text")
     options = parser.parse_args()
     lines: list[Line] = []
     with ExitStack() as stack:
@@ -378,7 +381,7 @@ def main() -> int:
             if options.only != "changes":
                 lines.append(fill(bench, version, tables[version]))
             if options.only != "fill":
-                lines += changes(bench, version, options.mode or MODES, tables[version])
+                lines += changes(bench, version, options.mode or MODES, tables[version], options.match)
     failed = sum(not line.passed for line in lines)
     print(f"{len(lines) - failed} of {len(lines)} within their bars")
     return 1 if failed else 0

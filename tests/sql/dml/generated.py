@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from dml.cases import Case
 
 SEED = 20_260_401
-COUNT = 420
+COUNT = 400
 
 # Kinds of columns: "int" also stands for bigint, whose values are cut to what an integer holds.
 COLUMNS: dict[str, dict[str, str]] = {
@@ -137,7 +137,9 @@ class Grammar:
     def _float(self, table: str, w: str) -> str:
         name = self.column(table, "float")
         number = f"{self._int(table, w)}::float8"
-        own = (f"{w}.{name}", f"- {w}.{name}", f"abs({w}.{name})", f"coalesce({w}.{name}, 0.5)") if name else ()
+        own: tuple[str, ...] = (
+            (f"{w}.{name}", f"- {w}.{name}", f"abs({w}.{name})", f"coalesce({w}.{name}, 0.5)") if name else ()
+        )
         return self.rng.choice((number, f"{number} / 4", "'-0'::float8", "'NaN'::float8", "1e300", "0.1", *own))
 
     def _date(self, table: str, w: str) -> str:
@@ -167,7 +169,7 @@ class Grammar:
     def _timestamptz(self, table: str, w: str) -> str:
         name = self.column(table, "timestamptz")
         moment = f"timestamptz {self.moment()[:-1]}+00'"
-        own = (f"{w}.{name}", f"least({w}.{name}, {moment}) + interval '90 minutes'") if name else ()
+        own: tuple[str, ...] = (f"{w}.{name}", f"least({w}.{name}, {moment}) + interval '90 minutes'") if name else ()
         return self.rng.choice((moment, *own))
 
     def _boolean(self, table: str, w: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import sysconfig
+import threading
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -82,8 +83,13 @@ class SparkReader:
     def __init__(self, url: str, spark: SparkClient) -> None:
         self._url, self._spark = url, spark
         self._bound: set[str] = set()
+        self._lock = threading.Lock()
 
     def rows(self, branch: str, place: str) -> list[str]:
+        with self._lock:
+            return self._rows(branch, place)
+
+    def _rows(self, branch: str, place: str) -> list[str]:
         if branch not in self._bound:
             self._bound.add(branch)
             for key, value in Binding(self._url, f"lake@{branch}").conf(branch).items():
@@ -119,6 +125,7 @@ class DuckDbReader:
 
         self._url = url
         self._bound: set[str] = set()
+        self._lock = threading.Lock()
         packages = Path(sysconfig.get_paths()["purelib"])
         self._duck = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
         for name in DUCKDB_EXTENSIONS:
@@ -127,6 +134,10 @@ class DuckDbReader:
             self._duck.execute(f"LOAD '{extension}'")
 
     def rows(self, branch: str, place: str) -> list[str]:
+        with self._lock:
+            return self._rows(branch, place)
+
+    def _rows(self, branch: str, place: str) -> list[str]:
         if branch not in self._bound:
             self._bound.add(branch)
             self._duck.execute(

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dml.asking import Answer, Connection, Copy, Lost, Statement
 from dml.cases import Case
@@ -144,6 +145,10 @@ class Pair:
         self.found.must(statement)
 
 
+def _itself(connection: Connection) -> Connection:
+    return connection
+
+
 def in_savepoints(expected: Side, found: Side, variant: Variant, cases: Sequence[Case]) -> list[Difference]:
     differences: list[Difference] = []
     pair = Pair(expected.connect, found.connect)
@@ -191,7 +196,8 @@ def in_autocommit(
     """``readers`` look at the branch that ``found`` made for the case."""
     differences: list[Difference] = []
     for case in cases:
-        pair = Pair(expected.fresh, found.fresh)
+        (connection, _), (other_connection, copy) = expected.fresh(), found.fresh()
+        pair = Pair(partial(_itself, connection), partial(_itself, other_connection))
         try:
             one, other = answers(pair.expected, case, variant), answers(pair.found, case, variant)
             difference = _compared(variant, case, one, other)
@@ -203,7 +209,7 @@ def in_autocommit(
                 difference = _states_compared(variant, case, "afterwards", *left)
             changed = any(answer.error is None for answer in one)
             for reader in readers if difference is None and changed else ():
-                difference = difference or _read(pair.expected, found, variant, case, reader)
+                difference = difference or _read(pair.expected, copy, variant, case, reader)
         except (Lost, AssertionError) as error:
             difference = Difference(variant, case, "connection", "an answer", error)
         finally:
@@ -213,7 +219,7 @@ def in_autocommit(
     return differences
 
 
-def _read(expected: Connection, found: Side, variant: Variant, case: Case, reader: Reader) -> Difference | None:
+def _read(expected: Connection, copy: str, variant: Variant, case: Case, reader: Reader) -> Difference | None:
     """The tables that the case names, as another engine reads them."""
     wanted, read = {}, {}
     for name in tables_of(case):
@@ -221,7 +227,7 @@ def _read(expected: Connection, found: Side, variant: Variant, case: Case, reade
             place = variant.place(f"dml.{name}")
             wanted[name] = spelled_answer(expected.must(f"TABLE {place}"))
             try:
-                read[name] = reader.rows(found.copied, place)
+                read[name] = reader.rows(copy, place)
             except Exception as error:  # theirs, told with the case
                 return Difference(variant, case, f"{reader.name} reading {place}", "rows", repr(error)[:500])
     return _states_compared(variant, case, f"as {reader.name} reads them", wanted, read)

@@ -7,6 +7,7 @@ connection that stands on a copy of its own, to do what it likes: a database on 
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -21,15 +22,8 @@ from support.up import Up
 class Side(Protocol):
     def connect(self) -> Connection: ...
 
-    def fresh(self) -> Connection: ...
-
-    def dsn(self, copy: str | None = None) -> str:
-        """Of the base, or of the ``copy`` that ``copied`` names."""
-        ...
-
-    @property
-    def copied(self) -> str:
-        """The copy that ``fresh`` gave last: a database, a branch."""
+    def fresh(self) -> tuple[Connection, str]:
+        """And the name of the copy: a database, a branch."""
         ...
 
 
@@ -37,7 +31,7 @@ class PostgresSide:
     def __init__(self, cluster: Cluster, variants: Sequence[Variant], *, shuffled: bool = False) -> None:
         self._cluster = cluster
         self._numbers = itertools.count(1)
-        self.copied = ""
+        self._lock = threading.Lock()
         with_admin = Connection(self.dsn("postgres"))
         with_admin.must("CREATE DATABASE base")
         making = Connection(self.dsn("base"))
@@ -56,18 +50,18 @@ class PostgresSide:
     def connect(self) -> Connection:
         return Connection(self.dsn())
 
-    def fresh(self) -> Connection:
+    def fresh(self) -> tuple[Connection, str]:
         """Nobody is ever connected to ``base``, so that it can be a template."""
-        self.copied = f"copy_{next(self._numbers)}"
-        self._admin.must(f"CREATE DATABASE {self.copied} TEMPLATE base STRATEGY file_copy")
-        return Connection(self.dsn(self.copied))
+        with self._lock:
+            copy = f"copy_{next(self._numbers)}"
+            self._admin.must(f"CREATE DATABASE {copy} TEMPLATE base STRATEGY file_copy")
+        return Connection(self.dsn(copy)), copy
 
 
 class LakeSide:
     def __init__(self, up: Up, spark: SparkClient, variants: Sequence[Variant]) -> None:
         self._up = up
         self._numbers = itertools.count(1)
-        self.copied = ""
         making, *others = (Connection(self.dsn()) for _ in range(2))
         found = list(steps(variants, lake=True))
         for step in found:
@@ -89,11 +83,11 @@ class LakeSide:
     def connect(self) -> Connection:
         return Connection(self.dsn())
 
-    def fresh(self) -> Connection:
-        self.copied = f"copy{next(self._numbers)}"
-        answer = self._up.http().post("/api/v1/repos/lake/branches", {"name": self.copied, "from": "main"})
+    def fresh(self) -> tuple[Connection, str]:
+        copy = f"copy{next(self._numbers)}"
+        answer = self._up.http().post("/api/v1/repos/lake/branches", {"name": copy, "from": "main"})
         assert answer.status == 200, answer.body
-        return Connection(self.dsn(self.copied))
+        return Connection(self.dsn(copy)), copy
 
 
 def _all(connection: Connection, statements: Sequence[str]) -> None:

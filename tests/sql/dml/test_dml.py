@@ -1,8 +1,8 @@
 """DML on lake tables and on a second PostgreSQL: answers, SQLSTATE, messages, notices and tables equal.
 
-Every case runs on one drawn variant; ``-m slow`` runs every case on every variant. Cases run in savepoints that are
-rolled back; every tenth of them, and those that begin transactions themselves, run in autocommit on a branch of
-their own, which Spark, PyIceberg and DuckDB then read. See README.md.
+A case runs on one drawn variant; ``-m slow`` runs every case on every variant. Cases run in savepoints that are
+rolled back; some of them, and those that begin transactions themselves, run in autocommit on a branch of their own,
+which Spark, PyIceberg and DuckDB then read. See README.md.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from support.spark_client import SparkClient
 from support.up import Up
 
 CASES = [*HANDWRITTEN, *GENERATED]
-IN_AUTOCOMMIT = 10
-"""One case of so many runs outside a transaction."""
+IN_AUTOCOMMIT, IN_AUTOCOMMIT_QUICKLY = 10, 30
+"""One case of so many runs outside a transaction: in the slow suite, in the quick one."""
 
 
-def autocommits(case: Case) -> bool:
-    return case.alone or drawn(case, IN_AUTOCOMMIT, "autocommit") == 0
+def quick(case: Case) -> bool:
+    """All that is generated, and half of what is written by hand: the quick suite has five minutes."""
+    return case in GENERATED or drawn(case, 2, "quick") == 0
 
 
 def told(differences: Sequence[Difference]) -> str:
@@ -42,7 +43,7 @@ def told(differences: Sequence[Difference]) -> str:
 
 
 def test_there_are_enough_of_them() -> None:
-    assert len({str(case) for case in HANDWRITTEN}) >= 120
+    assert len({str(case) for case in HANDWRITTEN if quick(case)}) >= 120
     assert len({str(case) for case in GENERATED}) >= 400
     assert [str(case) for case in generate()] == [str(case) for case in GENERATED]
     assert {drawn(case, len(VARIANTS)) for case in CASES} == set(range(len(VARIANTS)))
@@ -114,19 +115,25 @@ def readers(up: Up, spark: SparkClient) -> Iterator[list[Reader]]:
 
 
 def run(
-    second: PostgresSide, lake: LakeSide, readers: Sequence[Reader], parts: Sequence[tuple[Variant, Sequence[Case]]]
+    second: PostgresSide,
+    lake: LakeSide,
+    readers: Sequence[Reader],
+    parts: Sequence[tuple[Variant, Sequence[Case]]],
+    *,
+    share: int,
 ) -> list[Difference]:
-    """Two variants at a time: while Spark plans for one, the brain of the other works."""
+    """Two connections at a time: while Spark plans for one, the brain of the other works. ``share``: one of so many
+    in autocommit."""
     differences: list[Difference] = []
     with ThreadPoolExecutor(2) as pool:
-        works = [
-            pool.submit(in_savepoints, second, lake, variant, [case for case in cases if not autocommits(case)])
-            for variant, cases in parts
-        ]
+        works = []
+        for variant, cases in parts:
+            outside = [case for case in cases if case.alone or drawn(case, share, "autocommit") == 0]
+            within = [case for case in cases if case not in outside]
+            works.append(pool.submit(in_savepoints, second, lake, variant, within))
+            works.append(pool.submit(in_autocommit, second, lake, variant, outside, readers))
         for work in works:
             differences += work.result()
-    for variant, cases in parts:
-        differences += in_autocommit(second, lake, variant, [case for case in cases if autocommits(case)], readers)
     return differences
 
 
@@ -156,10 +163,10 @@ def test_what_is_not_done_is_refused(case: Case, sqlstate: str, lake: LakeSide) 
 @pytest.mark.timeout(1800)
 def test_every_statement_does_what_postgresql_does(second: PostgresSide, lake: LakeSide, readers: list[Reader]) -> None:
     parts = [
-        (variant, [case for case in CASES if drawn(case, len(VARIANTS)) == number])
+        (variant, [case for case in CASES if quick(case) and drawn(case, len(VARIANTS)) == number])
         for number, variant in enumerate(VARIANTS)
     ]
-    differences = run(second, lake, readers, parts)
+    differences = run(second, lake, readers, parts, share=IN_AUTOCOMMIT_QUICKLY)
     assert not differences, told(differences)
 
 
@@ -171,5 +178,5 @@ def test_every_statement_does_what_postgresql_does(second: PostgresSide, lake: L
 def test_every_statement_does_what_postgresql_does_on(
     variant: Variant, second: PostgresSide, lake: LakeSide, readers: list[Reader]
 ) -> None:
-    differences = run(second, lake, readers, [(variant, CASES[::2]), (variant, CASES[1::2])])
+    differences = run(second, lake, readers, [(variant, CASES[::2]), (variant, CASES[1::2])], share=IN_AUTOCOMMIT)
     assert not differences, told(differences)

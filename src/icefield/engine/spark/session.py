@@ -63,6 +63,15 @@ class Binding:
         return conf
 
 
+def _memory() -> str:
+    """The heap, unless somebody says: an eighth of the machine, since rows pass through it partition by partition."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return "1g"
+    return f"{min(max(total >> 33, 1), 4)}g"
+
+
 _LOCK = threading.Lock()
 _JVM: Jvm | None = None
 
@@ -146,7 +155,7 @@ def _launch_into_pyspark(conf: Mapping[str, str]) -> None:
         _JVM.stop()
     # The token goes to the session only: a process's arguments can be read by everybody on the machine.
     public = {key: value for key, value in conf.items() if not key.startswith("spark.sql.catalog.")}
-    _JVM = start_jvm(java, jars=[jar], conf=public, memory=os.environ.get(MEMORY_VARIABLE, "1g"))
+    _JVM = start_jvm(java, jars=[jar], conf=public, memory=os.environ.get(MEMORY_VARIABLE) or _memory())
     names = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
     os.environ[names[0]], os.environ[names[1]] = str(_JVM.port), _JVM.secret
     try:

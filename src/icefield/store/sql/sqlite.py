@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +93,18 @@ def open_sqlite(path: Path) -> SqlStore:
     """
     database = SqliteDatabase(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        _prepare(database, path)
-    except (sqlite3.DatabaseError, sa.exc.DBAPIError) as error:
-        if _code(getattr(error, "orig", error)) in _BUSY:
-            raise Unavailable(f"{path} is in use by another process; nothing was changed") from error
-        raise BadRequest(f"{path} cannot be opened as a store: {error}", field="data") from error
-    return SqlStore(database)
+    deadline = time.monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            _prepare(database, path)
+            return SqlStore(database)
+        except (sqlite3.DatabaseError, sa.exc.DBAPIError) as error:
+            if _code(getattr(error, "orig", error)) not in _BUSY:
+                raise BadRequest(f"{path} cannot be opened as a store: {error}", field="data") from error
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{path} is in use by another process; nothing was changed") from error
+        # SQLite does not wait by itself where two change the journal's mode at once.
+        time.sleep(0.02)
 
 
 def _prepare(database: SqliteDatabase, path: Path) -> None:
