@@ -93,7 +93,8 @@ def _allocate(writer: StoreWriter, entry: str, kind: str, owner: str, free: int,
     top_record = writer.get(RangeTopRecord, entry, kind)
     top = top_record.top if top_record is not None else 0
     low = min(max(free, top), HIGHEST[kind])
-    used = free - before.low if before is not None else 0
+    # What it needed of its own range. Ids that lie far above it came from another one, and say nothing of its needs.
+    used = free - before.low if before is not None and free <= 2 * before.high - before.low else 0
     width = min(max(WIDTH[kind], 2 * used if used > WIDTH[kind] else 0), HIGHEST[kind] - low)
     writer.put(RangeRecord(entry, kind, owner, low, low + width))
     writer.put(RangeTopRecord(entry, kind, low + width))
@@ -108,7 +109,7 @@ def renew(writer: StoreWriter, entry: str, scope: Scope, metadata: dict[str, Any
         owner = scope.owner(kind)
         record = writer.get(RangeRecord, entry, kind, owner)
         if record is None or free >= record.high:
-            _allocate(writer, entry, kind, owner, free, before=record)
+            _allocate(writer, entry, kind, owner, free, before=None)
 
 
 def give_back(writer: StoreWriter, transaction: str) -> None:

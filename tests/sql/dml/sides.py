@@ -38,17 +38,17 @@ class PostgresSide:
         for step in steps(variants, lake=False, shuffled=shuffled):
             making.must(step.sql.replace("{", "").replace("}", "") if step.elsewhere else step.sql)
         making.close()
-        with_admin.must("CREATE DATABASE work TEMPLATE base")
         self._admin = with_admin
 
-    def dsn(self, copy: str | None = None) -> str:
+    def dsn(self, copy: str) -> str:
         return (
             f"host={self._cluster.socket_dir} user={self._cluster.superuser}"
-            f" password={self._cluster.superuser_password} dbname={copy or 'work'}"
+            f" password={self._cluster.superuser_password} dbname={copy}"
         )
 
     def connect(self) -> Connection:
-        return Connection(self.dsn())
+        """A database each, too: transactions would wait for each other's rows and tables, in a lake they do not."""
+        return self.fresh()[0]
 
     def fresh(self) -> tuple[Connection, str]:
         """Nobody is ever connected to ``base``, so that it can be a template."""

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from dml.asking import Connection
 from dml.cases import Case
 from dml.generated import CASES as GENERATED
 from dml.generated import generate
@@ -70,9 +71,10 @@ def test_a_difference_is_found(second: PostgresSide) -> None:
     """The comparison itself: of rows, tags, errors, notices and tables."""
     with Cluster.clone(BrainTemplate()) as cluster:
         other = PostgresSide(cluster, VARIANTS[:1])
-        changing = other.connect()
+        changing = Connection(other.dsn("base"))
         changing.must(VARIANTS[0].place("UPDATE dml.t SET t = 'another' WHERE id = 1"))
         changing.must(VARIANTS[0].place("ALTER TABLE dml.k DROP CONSTRAINT k_a_b_key"))
+        changing.close()
         found = in_savepoints(
             second,
             other,
@@ -86,7 +88,6 @@ def test_a_difference_is_found(second: PostgresSide) -> None:
                 Case(("DELETE FROM dml.t WHERE id = 2", "DELETE FROM dml.t")),
             ],
         )
-        changing.close()
     assert [str(difference.what).partition(" of ")[0] for difference in found] == [
         "answer", "answer", "tables afterwards", "answer", "answer",
     ]  # fmt: skip
