@@ -51,7 +51,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
     return told
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(600)
 def test_money_stays_and_no_acknowledged_change_is_lost(open_bank: OpenBank, tell: Tell) -> None:
     """On one table that goes through all variants."""
     pace = Pace(60, at_least=100, kinds=KINDS, at_most_s=240)

@@ -136,7 +136,7 @@ class Pace:
     until_found: bool = False
     """It ends with the first problem."""
     spark_rests_s: float = 0.1
-    reader_rests_s: float = 1.0
+    reader_rests_s: float = 2.0
 
 
 def run(
