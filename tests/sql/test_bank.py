@@ -51,10 +51,10 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
     return told
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_money_stays_and_no_acknowledged_change_is_lost(open_bank: OpenBank, tell: Tell) -> None:
     """On one table that goes through all variants."""
-    pace = Pace(60, at_least=100, kinds=KINDS, at_most_s=240)
+    pace = Pace(60, at_least=100, kinds=KINDS, at_most_s=420)
     report = run(open_bank(ALL_IN_TURN[0]), pace, phases=ALL_IN_TURN)
     tell("all variants in turn", report)
     assert report.problems == []
