@@ -208,10 +208,7 @@ class ManagementRoutes:
         return self._sessions.describe(self._sessions.checkout(session, _text(request.json(), "ref")))
 
     def mark(self, session: SessionRecord, request: Request) -> dict[str, Any]:
-        strict = request.json().get("strict", False)
-        if not isinstance(strict, bool):
-            raise BadRequest("strict must be true or false", field="strict")
-        return self._sessions.mark(session, strict=strict)
+        return self._sessions.mark(session, strict=_flag(request.json(), "strict"))
 
     def returned(self, session: SessionRecord, request: Request) -> dict[str, Any]:
         number = request.names["statement"]
@@ -226,6 +223,7 @@ class ManagementRoutes:
             session,
             message=_maybe_text(document, "message") or "",
             transaction=_maybe_text(document, "transaction-id"),
+            turn=_flag(document, "turn"),
         )
 
     def savepoint(self, session: SessionRecord, request: Request) -> dict[str, Any]:
@@ -290,6 +288,13 @@ def _whole(document: dict[str, Any], field: str) -> int:
     value = document.get(field)
     if type(value) is not int:
         raise BadRequest(f"{field} must be a whole number", field=field)
+    return value
+
+
+def _flag(document: dict[str, Any], field: str) -> bool:
+    value = document.get(field, False)
+    if not isinstance(value, bool):
+        raise BadRequest(f"{field} must be true or false", field=field)
     return value
 
 

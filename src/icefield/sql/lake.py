@@ -244,9 +244,9 @@ class LakeSession:
         answer = await self._ask("GET", "/catalog" if unless is None else f"/catalog?unless={quote(unless, safe='')}")
         return None if answer.get("unchanged") else answer
 
-    async def begin(self) -> str:
-        """The base commit."""
-        answer = await self._change("POST", "/begin", {})
+    async def begin(self, *, turn: bool = False) -> str:
+        """The base commit. ``turn``: others on the branch wait a while with landing, until this has ended."""
+        answer = await self._change("POST", "/begin", {"turn": True} if turn else {})
         self._transaction = answer["transaction"]
         return str(answer["base"])
 

@@ -30,6 +30,8 @@ log = logging.getLogger("icefield.sql")
 
 BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE"
 _TRUNCATE_AFTER_ROWS = 20_000
+_PATIENCE = 2
+"""How often in a row others may land in between, before the next transaction asks the server for its turn."""
 FAILED = "current transaction is aborted, commands ignored until end of transaction block"
 
 
@@ -69,6 +71,7 @@ class Standing:
         self._savepoints: list[_Savepoint] = []
         self._named = 0
         self._before = self.shadows
+        self._overtaken = 0
         self._dead_rows: dict[sh.Key, int] = {}
 
     # opening --------------------------------------------------------------------------------------------------------
@@ -106,7 +109,7 @@ class Standing:
 
     async def _pin(self, *, write: bool) -> None:
         if write:
-            self._view = await self.lake.begin()
+            self._view = await self.lake.begin(turn=self._overtaken >= _PATIENCE)
             self.writing = True
         else:
             view = await self.lake.mark()
@@ -235,8 +238,10 @@ class Standing:
             if self.writing:
                 await self.lake.commit()
                 self.writing = False
+                self._overtaken = 0
         except CommitConflict:
             self.writing = False
+            self._overtaken += 1
             await self._roll_back()
             raise
         except BaseException:

@@ -72,7 +72,7 @@ def land(
 ) -> Landed:
     """``also`` belongs to what lands, and is done even where the verb has nothing to do. ``guard`` may still refuse.
     ``ends``: the transaction that lands, and is over then."""
-    with core.tickets.hold(repo, branch):
+    with core.tickets.hold(repo, branch, ends):
         for _ in range(ATTEMPTS):
             with core.store.read() as reader:
                 resolved = core.graph.resolve(reader, repo, branch)

@@ -218,10 +218,23 @@ class Sessions:
 
         return self._change(session.id, move)
 
-    def begin(self, session: SessionRecord, *, message: str = "", transaction: str | None = None) -> dict[str, Any]:
+    def begin(
+        self, session: SessionRecord, *, message: str = "", transaction: str | None = None, turn: bool = False
+    ) -> dict[str, Any]:
+        """``turn``: it was overtaken before; until it has ended, others wait a while with landing on its branch."""
         core = self._core
         id_ = transaction or core.randomness.uuid()
         _check_transaction_id(id_)
+        if turn:
+            core.tickets.take_turn(session.repo, session.ref, id_)
+        try:
+            return self._begin(session, id_, message)
+        except BaseException:
+            core.tickets.end_turn(id_)
+            raise
+
+    def _begin(self, session: SessionRecord, id_: str, message: str) -> dict[str, Any]:
+        core = self._core
         base: CommitRecord | None = None
 
         def start(writer: StoreWriter, now: SessionRecord) -> SessionRecord:
@@ -312,6 +325,8 @@ class Sessions:
         except CommitConflict as conflict:
             self._fail(now, asked, conflict)
             raise
+        finally:
+            core.tickets.end_turn(asked)
 
     def _fail(self, session: SessionRecord, transaction: str, conflict: CommitConflict) -> None:
         """A transaction that conflicts is over; asked for again, it answers the same conflicts."""
@@ -439,6 +454,7 @@ class Sessions:
         if session.transaction is not None:
             opened = transactions.read(self._core, writer, session.transaction)
             transactions.rollback(self._core, writer, opened, files.of(session.transaction))
+            self._core.tickets.end_turn(session.transaction)
 
     def _change(self, id_: str, change: Callable[[StoreWriter, SessionRecord], SessionRecord]) -> SessionRecord:
         with self._core.store.write() as writer:
