@@ -229,6 +229,20 @@ class BrainLink:
             + SYNC
         )
 
+    async def fetch_binary(self, sql: str) -> tuple[bytes | None, ...]:
+        """The one row of a query, in PostgreSQL's binary format: for what is large."""
+        request = encode(m.Parse("", sql)) + encode(m.Bind("", "", (), (), (1,))) + encode(m.Execute("", 0)) + SYNC
+        values: tuple[bytes | None, ...] = ()
+        error: PgError | None = None
+        async for run in self.relay(request):
+            if run.kind == b"D":
+                values = _expect(run, m.DataRow).values
+            elif run.kind == b"E":
+                error = error or PgError.from_fields(_expect(run, m.ErrorResponse).fields)
+        if error is not None:
+            raise error
+        return values
+
     async def _collect(self, request: bytes) -> QueryResult:
         columns: tuple[m.FieldDescription, ...] = ()
         rows: list[tuple[str | None, ...]] = []

@@ -30,7 +30,7 @@ TRACE = "icefield_trace"
 FORGET = "icefield_forget_trace"
 _FEW = 5_000
 """New rows that are fetched by their places, and not by reading the whole table again."""
-_AGGREGATED = "pg_catalog.encode(pg_catalog.string_agg(pg_catalog.tidsend(place), ''::pg_catalog.bytea) {}, 'hex')"
+_AGGREGATED = "pg_catalog.string_agg(pg_catalog.tidsend(place), ''::pg_catalog.bytea) {}"
 
 
 @dataclass(slots=True)
@@ -144,42 +144,44 @@ async def _export(link: BrainLink, shadow: Shadow, source: str) -> pa.Table:
 
 async def _places(link: BrainLink, target: Target) -> np.ndarray:
     """Of all rows, ascending."""
-    answer = await link.query(f"SELECT {_AGGREGATED.format('')} FROM (SELECT ctid AS place FROM {target.source}) AS q")
-    return _sorted(answer.scalar())
+    (places,) = await link.fetch_binary(
+        f"SELECT {_AGGREGATED.format('')} FROM (SELECT ctid AS place FROM {target.source}) AS q"
+    )
+    return _sorted(places)
 
 
 async def _left_and_new(link: BrainLink, target: Target) -> tuple[np.ndarray, np.ndarray]:
     """The places of rows that are as the fill left them, and of all others, ascending."""
     left, new = (_AGGREGATED.format(f"FILTER (WHERE {which})") for which in ("old", "NOT old"))
-    answer = await link.query(
+    answer = await link.fetch_binary(
         f"SELECT {left}, {new} FROM (SELECT ctid AS place,"
         f" xmin OPERATOR(pg_catalog.=) '{target.xid}'::pg_catalog.xid AS old FROM {target.source}) AS q"
     )
-    return _sorted(answer.rows[0][0]), _sorted(answer.rows[0][1])
+    return _sorted(answer[0]), _sorted(answer[1])
 
 
-def _sorted(hexed: str | None) -> np.ndarray:
+def _sorted(raw: bytes | None) -> np.ndarray:
     """Several workers, or a scan that joins another in the middle, give places in any order."""
     import numpy as np
 
-    return np.sort(_numbers(hexed), kind="stable")
+    return np.sort(_numbers(raw), kind="stable")
 
 
 async def _notes(link: BrainLink, oid: int) -> dict[int, int]:
     """New place -> old place of every update."""
-    answer = await link.query(
-        "SELECT pg_catalog.encode(pg_catalog.string_agg(pg_catalog.tidsend(old_place)"
-        " OPERATOR(pg_catalog.||) pg_catalog.tidsend(new_place), ''::pg_catalog.bytea), 'hex')"
+    (notes,) = await link.fetch_binary(
+        "SELECT pg_catalog.string_agg(pg_catalog.tidsend(old_place)"
+        " OPERATOR(pg_catalog.||) pg_catalog.tidsend(new_place), ''::pg_catalog.bytea)"
         f" FROM pg_catalog.{TRACE} WHERE relation OPERATOR(pg_catalog.=) {oid}"
     )
-    pairs = _numbers(answer.scalar()).reshape(-1, 2)
+    pairs = _numbers(notes).reshape(-1, 2)
     return dict(zip(pairs[:, 1].tolist(), pairs[:, 0].tolist(), strict=True))
 
 
-def _numbers(hexed: str | None) -> np.ndarray:
+def _numbers(sent: bytes | None) -> np.ndarray:
     import numpy as np
 
-    raw = np.frombuffer(bytes.fromhex(hexed or ""), dtype=np.dtype([("block", ">u4"), ("offset", ">u2")]))
+    raw = np.frombuffer(sent or b"", dtype=np.dtype([("block", ">u4"), ("offset", ">u2")]))
     return (raw["block"].astype(np.int64) << 16) | raw["offset"].astype(np.int64)
 
 
