@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from icefield.pgwire import messages as m
 from icefield.pgwire.errors import PgError
 from icefield.sql import branching as b
+from icefield.sql.brain.binaries import psql_path
 from icefield.sql.lexer import split
 from icefield.sql.statements import Local, Other, classify
 from support.up import Up
@@ -166,6 +168,19 @@ spark = [pytest.mark.sql, pytest.mark.spark]
 class TestStatements:
     pytestmark = spark
 
+    def test_psql_understands_every_answer(self, lake: Connection, up: Up) -> None:
+        script = (
+            "CREATE BRANCH told; CREATE TAG told_tag; USE BRANCH told; INSERT INTO br.t VALUES (77);"
+            " UPDATE br.t SET a = 78 WHERE a = 77; DELETE FROM br.t WHERE a = 78; USE BRANCH main;"
+            " MERGE BRANCH told INTO main DRY RUN; MERGE BRANCH told INTO main; SHOW BRANCHES; SHOW TAGS;"
+            " SHOW LOG LIMIT 1; DROP TAG told_tag; DROP BRANCH told;"
+        )
+        command = [str(psql_path()), up.dsn(), "-X", "-v", "ON_ERROR_STOP=1", "-f", "-"]
+        lines = script.replace("; ", ";\n")
+        done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.count("fast-forward") == 2
+
     def test_a_branch_from_its_making_to_its_merge(self, lake: Connection, client: Connection) -> None:
         assert client.execute("CREATE BRANCH work").statusmessage == "CREATE BRANCH"
         client.execute("USE BRANCH work")
@@ -176,7 +191,7 @@ class TestStatements:
         assert state == "fast-forward"
         assert rows(lake, "SELECT count(*) FROM br.t") == [(0,)]
         done = client.execute("MERGE BRANCH work INTO main")
-        assert done.statusmessage == "MERGE BRANCH"
+        assert done.statusmessage == "BRANCH MERGE"
         assert [column.name for column in done.description or ()] == ["commit", "state"]
         ((commit, state),) = done.fetchall()
         assert state == "fast-forward"

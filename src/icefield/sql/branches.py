@@ -99,7 +99,8 @@ class Branches:
                 return await self._drop(kind)
             case MergeBranch():
                 self._outside("MERGE BRANCH")
-                return await self._rows(_MERGED, [await self._merge(kind)], formats, "MERGE BRANCH")
+                # libpq reads a number of rows behind a tag's "MERGE ".
+                return await self._rows(_MERGED, [await self._merge(kind)], formats, "BRANCH MERGE")
 
     def _outside(self, what: str) -> None:
         if self._at.open:
